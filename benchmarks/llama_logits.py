@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,21 @@ RESULT = ROOT / "tests/support/gguf_logits.json"
 
 
 def answered(
-    program: Path, libraries: Path, model: Path, shape: Shape, kind: str = "logits"
+    program: Path,
+    libraries: Path,
+    model: Path,
+    shape: Shape,
+    kind: str = "logits",
+    tokens: Sequence[int] = TOKENS,
 ) -> np.ndarray[Any, Any]:
-    """What llama.cpp says to TOKENS: logits or embeddings, a row for each or one for all.
+    """What llama.cpp says to tokens: logits or embeddings, a row for each or one for all.
 
     Args:
         kind: "logits" with keys and values in f32, "default" with llama.cpp's, or "embedding".
     """
     out = model.with_suffix(".out")
     command = [program, libraries, model, out, str(shape.context), kind]
-    subprocess.run([*command, *map(str, TOKENS * shape.repeats)], check=True)
+    subprocess.run([*command, *map(str, [*tokens] * shape.repeats)], check=True)
     width = shape.width if kind == "embedding" else shape.vocabulary
     return np.fromfile(out, np.float32).reshape(-1, width)
 

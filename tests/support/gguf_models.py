@@ -95,8 +95,10 @@ _GPT2 = replace(
 
 
 def gemma3n(layers: int) -> Shape:
-    """A Gemma 3n whose last two layers read the caches of the two before them. llama.cpp has no
-    other than those of 20 layers with caches, and takes what is said of cuts as known."""
+    """A small Gemma 3n: the last two layers read the caches of the two before them.
+
+    llama.cpp reads no keys for these: it has 20 layers with caches, and cuts in the first ten.
+    """
     every = range(layers)
     cut = 1.6448533535003662  # the normal distribution's quantile 0.95
     own = {

@@ -1,7 +1,8 @@
-"""Decoders of ggml's block types of one to three bits, whose codes are of groups of values.
+"""Decoders of ggml's block types of one to three bits: IQ1, IQ2 and IQ3.
 
-A grid has the groups (aot/frontends/gguf/grids.py), and bits beside have signs, or a shift. Factors
-of scales are odd, 2n + 1, so that scales are halves of what ggml's are said to be.
+A code is the number of a group of four or eight values in a grid (aot/frontends/gguf/grids.py).
+Bits beside it are their signs, or a shift. ggml multiplies scales by n + 1/2; here it is by 2n + 1,
+and scales are half as large.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def _signed(groups: Array, negative: Array) -> Array:
 
 
 def _eight_signs(sevens: Array) -> Array:
-    """Seven bits of each byte [...] as [..., 8] of a group's signs, of which an even number are
-    negative."""
+    """Signs of groups of eight [..., 8] from seven bits each: an even number is negative, which
+    gives the eighth."""
     bits = bits_of(sevens.astype(np.uint8)[..., None])
     bits[..., 7] = bits[..., :7].sum(-1) & 1
     return bits
@@ -71,7 +72,7 @@ def _factors(steps: Array) -> Array:
 
 
 def iq2_xxs(data: Array) -> Codes:
-    """Four groups of eight, and a word of their signs and their scale."""
+    """IQ2_XXS: four groups of eight by a byte each, then a word with their signs and scale."""
     blocks = split(data, 66)
     parts = blocks[..., 2:].reshape(*blocks.shape[:2], 8, 8)
     words = _words(parts[..., 4:], "<u4")[..., 0]
@@ -81,7 +82,7 @@ def iq2_xxs(data: Array) -> Codes:
 
 
 def iq2_xs(data: Array) -> Codes:
-    """Groups of eight as nine bits, below seven of their signs."""
+    """IQ2_XS: groups of eight by nine bits each, with seven bits of signs above them."""
     blocks = split(data, 74)
     numbers = _words(blocks[..., 2:66], "<u2")
     groups = grids.IQ2_XS[numbers & np.uint16(511)]
@@ -91,7 +92,7 @@ def iq2_xs(data: Array) -> Codes:
 
 
 def iq2_s(data: Array) -> Codes:
-    """Groups of eight as ten bits, of which two are apart, and bytes of their signs."""
+    """IQ2_S: groups of eight by ten bits, two of them apart, and a byte of signs each."""
     blocks = split(data, 82)
     high = twos(blocks[..., 66:74]).swapaxes(-1, -2).reshape(*blocks.shape[:2], 32)
     numbers = blocks[..., 2:34] | high.astype(np.uint16) << np.uint16(8)
@@ -101,7 +102,7 @@ def iq2_s(data: Array) -> Codes:
 
 
 def iq3_xxs(data: Array) -> Codes:
-    """Groups of four, and words of the signs of eight of them and their scale."""
+    """IQ3_XXS: groups of four by a byte each; a word has eight groups' signs and scale."""
     blocks = split(data, 98)
     lead = blocks.shape[:2]
     words = _words(blocks[..., 66:], "<u4")
@@ -112,7 +113,7 @@ def iq3_xxs(data: Array) -> Codes:
 
 
 def iq3_s(data: Array) -> Codes:
-    """Groups of four as nine bits, of which one is apart, and bytes of their signs.
+    """IQ3_S: groups of four by nine bits, one of them apart, and four bits of signs each.
 
     All values are odd, -15 to 15, so that codes need four bits and a minimum.
     """
@@ -134,10 +135,10 @@ def iq3_s(data: Array) -> Codes:
 
 
 def iq1_s(data: Array) -> Codes:
-    """Groups of eight of -1, 0 and 1 as eleven bits, and for four of them a factor and the sign of
-    an eighth that is added to each.
+    """IQ1_S: groups of eight values -1, 0 and 1, by eleven bits each.
 
-    Where it is subtracted, values and factor change their signs.
+    Four groups share a factor, and a bit says whether 1/8 is added to or subtracted from their
+    values. Where it is subtracted, values and factor are stored negated.
     """
     blocks = split(data, 50)
     rows, count = blocks.shape[:2]
@@ -161,7 +162,7 @@ def iq1_s(data: Array) -> Codes:
 
 
 def iq1_m(data: Array) -> Codes:
-    """As IQ1_S, with an eighth for each group and a factor for two.
+    """IQ1_M: as IQ1_S, with a bit for each group and a factor for two.
 
     In eighths all values are odd, -9 to 9: codes of four bits and a minimum.
     """

@@ -154,8 +154,10 @@ _IQ1 = (
 
 
 def _grid(text: str, values: tuple[int, ...]) -> Array:
-    """The groups i8[count, elements] of a grid: of eight digits of two bits where there are three
-    values, else of four digits of three bits."""
+    """A grid's groups i8[count, elements], from its text.
+
+    With three values a group is eight digits of two bits, else four digits of three bits.
+    """
     count, bits = (8, 2) if len(values) < 4 else (4, 3)
     groups = np.frombuffer(base64.b85decode(text), "<u2")
     digits = groups[:, None] >> (bits * np.arange(count, dtype=np.uint16)) & ((1 << bits) - 1)

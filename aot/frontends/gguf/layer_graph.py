@@ -285,7 +285,7 @@ class LayerBuilder(ABC):
         return x
 
     def _beside(self, layer: Layer, x: Value, taken: Value) -> Value:
-        """x with what a product of low rank makes of what attention takes, at the size of one."""
+        """The mean of x and a product of low rank with attention's input, times the root of 2."""
         label = f"{layer.label}.laurel"
         place, y = self.part(label), self.linear(taken, f"{label}_l")
         y = self.norm(self.linear(y, f"{label}_r"), f"{label}_post_norm", "rms")

@@ -219,7 +219,7 @@ def test_the_ends_of_deep_models_round_nothing() -> None:
 def test_copies_of_windows_are_tried_in_their_own_buffers_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of many buffers, a failed proof for each of which takes half a second."""
+    """A failed proof takes half a second, and layers and sequences have many buffers."""
     answers: list[bool] = []
     ask = Steps.is_nonnegative
 

@@ -16,7 +16,7 @@ from tests.support.gguf_models import gemma3n
 
 
 def resident(key: str, path: Path | None = None) -> int:
-    """Bytes of this process that are in memory, of all mappings or of a file's."""
+    """This process' bytes in memory: all, or those of a mapped file."""
     found, is_own = 0, path is None
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split()[0]:
