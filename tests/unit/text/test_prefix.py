@@ -23,8 +23,8 @@ from aot.link.reader import read_module
 from aot.link.vocabulary import StoredPrefix, encode_vocabulary
 from aot.options import no_progress
 from aot.runtime.text import Tokeniser
+from tests.support.gguf_files import data as gguf_data
 from tests.support.gguf_models import MODELS
-from tests.support.gguf_models import data as gguf_data
 from tests.support.language_models import FORGETS, REPLY, TEMPLATE, language_module, vocabulary
 from tests.support.runtime_build import build_tool
 

@@ -12,7 +12,8 @@ from gguf import GGMLQuantizationType as Kind
 
 import aot
 from aot.runtime.loader import Program
-from tests.support.gguf_models import MODELS, data
+from tests.support.gguf_files import data
+from tests.support.gguf_models import MODELS
 
 Array = np.ndarray[Any, Any]
 
