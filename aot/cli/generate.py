@@ -51,6 +51,12 @@ def sampling_options(command: Any) -> Any:
     default=0,
     help="Of the reply. Default: as many as the context holds.",
 )
+@click.option(
+    "--context-shift",
+    "shifts_context",
+    is_flag=True,
+    help="Where the context is full, forget the older half of it and go on.",
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="Ends the reply before this text.")
 @click.option(
     "--logprobs",
@@ -86,6 +92,7 @@ def generate(
     variables: str | None,
     is_raw: bool,
     max_tokens: int,
+    shifts_context: bool,
     stop: tuple[str, ...],
     logprobs: int,
     logit_bias: tuple[str, ...],
@@ -128,6 +135,8 @@ def generate(
         if len(given) > 1 or language_program(program).sequences > 1:
             if load_state is not None or save_state is not None:
                 raise click.UsageError("a state is of one conversation: give one prompt")
+            if shifts_context:
+                raise click.UsageError("--context-shift is of one conversation: give one prompt")
             batch = Batch(program, given, **how, sampling=sampling)
             facts = _several(batch, ends, is_quiet=as_json)
             if as_json:
@@ -136,7 +145,13 @@ def generate(
             return
         tokeniser = Tokeniser(program)
         sampler = Sampler(**sampling, tokeniser=tokeniser)
-        chat = Chat(program, **how, tokeniser=tokeniser, sampler=sampler)
+        chat = Chat(
+            program,
+            **how,
+            tokeniser=tokeniser,
+            sampler=sampler,
+            shifts_context=shifts_context,
+        )
         if load_state is not None:
             program.load_state(load_state)
         pieces = []

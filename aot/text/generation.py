@@ -52,6 +52,7 @@ class Chat:
         sampler: Sampler | None = None,
         is_raw: bool = False,
         variables: Mapping[str, Any] | None = None,
+        shifts_context: bool = False,
     ) -> None:
         """Begins a conversation with an empty state.
 
@@ -62,6 +63,9 @@ class Chat:
             is_raw: prompts are text that goes on, as where the model has no chat template.
             variables: what the chat template is given beside the messages, such as `tools`,
                 `documents` and `enable_thinking`; values of JSON.
+            shifts_context: where the context is full, the older half of the conversation behind the
+                module's prefix, or behind its first token, is forgotten, and the rest is run again
+                at its new place. Without it the context ends the reply.
 
         Raises:
             RuntimeFailure: the program is no language module, or raw text is to have a system
@@ -74,6 +78,7 @@ class Chat:
         self.is_raw = is_raw or not self.tokeniser.chat_template
         check_prompts(is_raw=self.is_raw, system=system, variables=variables)
         self.last = Generation()
+        self._shifts = shifts_context
         self._variables = dict(variables or {})
         self._is_given_system = system is not None
         self._prefix = chosen_prefix(self.tokeniser, is_raw=self.is_raw, system=system)
@@ -91,6 +96,7 @@ class Chat:
         self._read: list[int] = []  # tokens in the program's state, behind the first `_base`
         self._base = 0  # tokens of a state that was loaded: nobody knows their text
         self._places: list[tuple[int, list[int]]] = []  # before each message: `_read`, `_pending`
+        self._forgotten = 0  # tokens of the conversation behind the first `_kept` ones of `_read`
         self.program.reset()
         self.sampler.reset()
 
@@ -146,10 +152,13 @@ class Chat:
             logprobs=logprobs,
         )
         self._find_beginning()
-        tokens = self._prompt(content)
+        tokens, forgotten = self._shifted(self._prompt(content))
         shared = len(self._read) if self.is_raw else shared_tokens(self._read, tokens)
         tokens = tokens if self.is_raw else tokens[shared:]
+        if self.is_raw and self._make_room(len(tokens)):
+            shared = len(self._read)
         check_room(self.program, len(tokens), self._base + shared)
+        self._forgotten = forgotten
         return self._pieces(content, tokens, shared, reply)
 
     def _pieces(self, content: str, tokens: Tokens, shared: int, reply: Reply) -> Iterator[str]:
@@ -174,7 +183,8 @@ class Chat:
             piece = reply.next(logits)
             if made.stopped_by != "end":
                 self._pending = [reply.token]
-            if not made.stopped_by and self.program.state_length >= self.program.state_capacity:
+            is_full = self.program.state_length >= self.program.state_capacity
+            if is_full and not made.stopped_by and not self._shift():
                 piece += reply.finish("context")
             pieces.append(piece)
             self.messages[-1] = {"role": "assistant", "content": "".join(pieces)}
@@ -216,6 +226,46 @@ class Chat:
         except RuntimeFailure:
             self.reset()
 
+    @property
+    def _kept(self) -> int:
+        """How many first tokens of a conversation are never forgotten."""
+        return 1 if self._prefix is None else len(self._prefix.tokens)
+
+    def _shifted(self, tokens: Tokens) -> tuple[Tokens, int]:
+        """(a prompt without what is forgotten of the conversation before it, how many tokens that
+        is): more than before, where the prompt does not fit otherwise."""
+        if not self._shifts or self._base or self.is_raw:
+            return tokens, self._forgotten
+        kept, capacity = self._kept, self.program.state_capacity
+        most = min(self._forgotten + len(self._read), len(tokens) - 1) - kept
+        forgotten = min(self._forgotten, max(most, 0))
+        while len(tokens) - forgotten > capacity and forgotten < most:
+            forgotten += (most - forgotten + 1) // 2
+        return np.concatenate([tokens[:kept], tokens[kept + forgotten :]]), forgotten
+
+    def _make_room(self, count: int) -> bool:
+        """Whether the context was shifted so that `count` tokens have room in it."""
+        capacity, is_shifted = self.program.state_capacity, False
+        if self._kept + 1 + count > capacity:
+            return False
+        while self.program.state_length + count > capacity and self._shift():
+            is_shifted = True
+        return is_shifted
+
+    def _shift(self) -> bool:
+        """Forgets the older half of what stands behind the first `_kept` tokens, and runs the rest
+        again; whether there was such a half."""
+        kept = self._kept
+        rest = self._read[kept:]
+        if not self._shifts or self._base or len(rest) < 2:
+            return False
+        dropped = len(rest) // 2
+        tokens = self._rewound(np.array(rest[dropped:], np.int32), kept)
+        self._places.clear()
+        self._forgotten += dropped
+        self._run(tokens, self._load_prefix(tokens))
+        return True
+
     def _load_prefix(self, tokens: Tokens) -> int:
         """How many first tokens of what has to be read the program has read: the module's prefix,
         if it has read nothing else."""
@@ -245,6 +295,7 @@ class Chat:
             )
         self.messages = [] if length else list(self._system)
         self._base, self._read, self._places, self._pending = length, [], [], []
+        self._forgotten = 0
 
     def _prompt(self, text: str) -> Tokens:
         """The tokens of the conversation with a new message, behind the first `_base`; of raw text,

@@ -42,6 +42,7 @@ struct aot_chat_t {
   bool has_reply;        // to the last message
   token_list_t tokens;   // of a prompt
   token_list_t history;  // what the program has read, behind its first `base` tokens
+  size_t forgotten;      // tokens of the conversation behind the first kept_tokens of the history
   uint64_t base;         // tokens of a state that was loaded: nobody knows their text
   int64_t most_tokens;   // of one call
   int32_t pending;       // the last token of the reply, which was not run; -1: there is none
@@ -210,6 +211,7 @@ static aot_status_t find_beginning(aot_chat_t *chat, aot_error_t *error) {
   if (is_known) return AOT_OK;
   chat->messages.count = 0;
   chat->history.count = 0;
+  chat->forgotten = 0;
   chat->has_reply = false;
   chat->base = length;
   if (length > 0 && chat->options.system != NULL) {
@@ -352,6 +354,61 @@ static aot_status_t check_room(const aot_chat_t *chat, uint64_t used, uint64_t n
                   (unsigned long long)used);
 }
 
+// ---- a context that is full ----
+
+// How many first tokens of a conversation are never forgotten.
+static size_t kept_tokens(const aot_chat_t *chat) {
+  return chat->has_prefix ? chat->prefix.token_count : 1;
+}
+
+// Whether there is an older half that can be forgotten.
+static bool can_shift(const aot_chat_t *chat) {
+  return chat->options.shifts_context && chat->base == 0 &&
+         chat->history.count >= kept_tokens(chat) + 2;
+}
+
+// Forgets the older half of what stands behind the first tokens, and runs the rest again.
+static aot_status_t shift(aot_chat_t *chat, aot_error_t *error) {
+  token_list_t *history = &chat->history;
+  size_t kept = kept_tokens(chat);
+  const size_t rest = history->count - kept, dropped = rest / 2;
+  memmove(history->items + kept, history->items + kept + dropped,
+          (rest - dropped) * sizeof *history->items);
+  history->count -= dropped;
+  chat->forgotten += dropped;
+  if (aot_program_rewind(chat->program, kept, NULL) != AOT_OK) {  // windows have moved on
+    AOT_TRY(aot_program_reset(chat->program, error));
+    kept = 0;
+  }
+  const aot_status_t status = run_tokens(chat, history->items + kept, history->count - kept, error);
+  if (status != AOT_OK) {
+    (void)aot_program_reset(chat->program, NULL);
+    history->count = 0;
+  }
+  return status;
+}
+
+// Takes out of a prompt what is forgotten of the conversation before it, more where the prompt does
+// not fit otherwise; returns how many tokens that is.
+static size_t shift_prompt(aot_chat_t *chat) {
+  token_list_t *tokens = &chat->tokens;
+  const size_t kept = kept_tokens(chat);
+  const uint64_t capacity = aot_program_capacity(chat->program);
+  if (!chat->options.shifts_context || chat->base > 0) return chat->forgotten;
+  size_t known = chat->forgotten + chat->history.count;
+  if (known + 1 > tokens->count) known = tokens->count - 1;
+  const size_t most = known > kept ? known - kept : 0;
+  size_t forgotten = chat->forgotten < most ? chat->forgotten : most;
+  while (tokens->count - forgotten > capacity && forgotten < most)
+    forgotten += (most - forgotten + 1) / 2;
+  if (forgotten > 0) {
+    memmove(tokens->items + kept, tokens->items + kept + forgotten,
+            (tokens->count - kept - forgotten) * sizeof *tokens->items);
+    tokens->count -= forgotten;
+  }
+  return forgotten;
+}
+
 // Loads the state of the module's prefix where a prompt for a program that has read nothing begins
 // with it; returns the tokens that need not be run then.  Where the state can't be loaded, they are
 // run.
@@ -390,6 +447,7 @@ static aot_status_t say(aot_chat_t *chat, const char *text, size_t bytes, size_t
                         aot_error_t *error) {
   AOT_TRY(encode_message(chat, text, bytes, error));
   AOT_TRY(aot_buffer_reserve(&chat->reply, 1, &chat->allocator, error));
+  const size_t forgotten = shift_prompt(chat);
   const aot_status_t status = run_prompt(chat, out_count, error);
   if (status != AOT_OK) {
     const uint64_t before = chat->base + chat->history.count;
@@ -410,7 +468,15 @@ static aot_status_t say(aot_chat_t *chat, const char *text, size_t bytes, size_t
   chat->tokens = history;
   chat->reply.count = 0;
   chat->has_reply = true;
+  chat->forgotten = forgotten;
   return AOT_OK;
+}
+
+// Adds tokens that were run to the history, which has room for them.
+static void remember(aot_chat_t *chat, const int32_t *tokens, size_t count) {
+  token_list_t *history = &chat->history;
+  if (count > 0) memcpy(history->items + history->count, tokens, count * sizeof *tokens);
+  history->count += count;
 }
 
 // Puts the tokens of the module's prefix before those of a prompt.
@@ -427,10 +493,13 @@ static aot_status_t put_prefix_first(aot_chat_t *chat, aot_error_t *error) {
 // Text that goes on behind what the program has read.
 static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, size_t *out_count,
                             aot_error_t *error) {
-  const uint64_t used = aot_program_length(chat->program);
+  uint64_t used = aot_program_length(chat->program);
   chat->reply.count = 0;
-  chat->history.count = 0;
   if (used == 0) chat->pending = -1;
+  if (chat->base + chat->history.count != used) {
+    chat->history.count = 0;
+    chat->base = used;
+  }
   const bool has_prefix = chat->has_prefix && used == 0;
   AOT_TRY(encode(chat, text, NULL, bytes, used == 0 && !has_prefix, error));
   if (chat->tokens.count == 0) {
@@ -438,7 +507,14 @@ static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, si
   }
   if (has_prefix) AOT_TRY(put_prefix_first(chat, error));
   *out_count = chat->tokens.count + (chat->pending >= 0 ? 1u : 0u);
+  const uint64_t capacity = aot_program_capacity(chat->program);
+  while (used + *out_count > capacity && kept_tokens(chat) + 1 + *out_count <= capacity &&
+         can_shift(chat)) {
+    AOT_TRY(shift(chat, error));
+    used = aot_program_length(chat->program);
+  }
   AOT_TRY(check_room(chat, used, *out_count, error));
+  AOT_TRY(reserve(chat, &chat->history, *out_count, error));
   const size_t loaded = load_prefix(chat);
   *out_count -= loaded;
   aot_status_t status = AOT_OK;
@@ -446,7 +522,10 @@ static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, si
   if (status == AOT_OK) {
     status = run_tokens(chat, chat->tokens.items + loaded, chat->tokens.count - loaded, error);
   }
-  if (status != AOT_OK && aot_program_rewind(chat->program, used, NULL) != AOT_OK) {
+  if (status == AOT_OK) {
+    remember(chat, &chat->pending, chat->pending >= 0 ? 1 : 0);
+    remember(chat, chat->tokens.items, chat->tokens.count);
+  } else if (aot_program_rewind(chat->program, used, NULL) != AOT_OK) {
     (void)aot_program_reset(chat->program, NULL);  // windows have moved on
   }
   return status;
@@ -498,7 +577,10 @@ static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char 
   // What is said next needs the reply: there is memory for it before the model goes on.
   AOT_TRY(aot_buffer_reserve(&chat->reply, 6 * (size_t)MOST_PIECE_BYTES, &chat->allocator, error));
   if (chat->pending >= 0) {
-    if (aot_program_length(chat->program) >= aot_program_capacity(chat->program)) {
+    const bool is_full = aot_program_length(chat->program) >= aot_program_capacity(chat->program);
+    if (is_full && can_shift(chat)) {
+      AOT_TRY(shift(chat, error));
+    } else if (is_full) {
       return aot_reply_finish(chat->replies, AOT_REPLY_CONTEXT, error, out_piece, out_bytes);
     }
     AOT_TRY(run_pending(chat, error));

@@ -35,6 +35,7 @@ static bool open_chat(runner_t *runner, aot_chat_t **out_chat) {
                                   .variables = options->variables,
                                   .is_raw = options->is_raw,
                                   .max_tokens = options->max_tokens,
+                                  .shifts_context = options->shifts_context,
                                   .sampling = &options->sampling,
                                   .stops = options->stops,
                                   .stop_count = options->stop_count,

@@ -53,6 +53,7 @@ static const char help[] =
     "                          '{\"enable_thinking\":false}'\n"
     "  --raw                   TEXT is to be continued, without the chat template\n"
     "  --max-tokens N          of the reply (default: as many as the context holds)\n"
+    "  --context-shift         where the context is full, forgets the older half and goes on\n"
     "  --stop TEXT             ends the reply before this text; may be given several times\n"
     "  --logprobs N            with --json: a line for each token, with its logarithmic\n"
     "                          probability and the N most probable ones\n"
@@ -129,6 +130,7 @@ static bool parse_switch(const char *name, options_t *options) {
       {"--machine", &options->measures_machine},
       {"--warm", &options->warms},
       {"--raw", &options->is_raw},
+      {"--context-shift", &options->shifts_context},
   };
   for (size_t i = 0; i < sizeof switches / sizeof *switches; ++i) {
     if (strcmp(name, switches[i].name) != 0) continue;

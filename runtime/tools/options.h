@@ -48,6 +48,7 @@ typedef struct options_t {
   const char *stops[OPTIONS_MOST_TEXTS];  // texts that end the reply
   size_t stop_count;
   bool is_raw;  // the prompt is text that goes on, without the chat template
+  bool shifts_context;
   bool is_random;
   bool is_json;
   bool verifies;

@@ -43,12 +43,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=0)
     parser.add_argument("--stop", action="append", default=[], help="a text that ends a reply")
+    parser.add_argument(
+        "--context-shift", action="store_true", help="forget the older half when it is full"
+    )
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     try:
         with aot.load(given.module, threads=given.threads) as program:
             sampler = Sampler(temperature=given.temperature, seed=given.seed)
-            chat = aot.Chat(program, system=given.system, sampler=sampler)
+            chat = aot.Chat(
+                program,
+                system=given.system,
+                sampler=sampler,
+                shifts_context=given.context_shift,
+            )
+            if chat.tokeniser.prefix is not None:
+                print(f"begins behind {len(chat.tokeniser.prefix.tokens)} tokens of the module")
             print(f"{HELP}\n> ", end="", flush=True)
             converse(chat, sys.stdin, max_tokens=given.max_tokens, stop=given.stop)
     except aot.AotError as error:

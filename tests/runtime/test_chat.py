@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import aot
 from aot.runtime import loader
 from aot.runtime.tensors import Sized
 from aot.runtime.text_library import CLogprob, SamplerOptions
@@ -45,6 +46,7 @@ class Options(Sized):
         ("stops", ctypes.POINTER(ctypes.c_char_p)),
         ("stop_count", ctypes.c_size_t),
         ("logprobs", ctypes.c_uint32),
+        ("shifts_context", ctypes.c_bool),
     )
 
 
@@ -131,6 +133,25 @@ def test_messages_follow_each_other() -> None:
         assert made.reply("ab") == REPLY
         assert made.info[0] == 8  # what ends the reply before comes first
         assert made.length == 13 + 8 + 6
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, ""])
+def test_a_context_that_is_full_shifts_as_in_python(template: str) -> None:
+    """Whole conversations, in states of the same lengths."""
+    module = language_module(24, template=template).to_bytes()
+    with (
+        chat(24, template, shifts_context=True, max_tokens=5) as made,
+        aot.load(module) as program,
+    ):
+        other = aot.Chat(program, shifts_context=True)
+        for message in ("ab", "c", "bc", "abc", "a", "cc"):
+            assert made.reply(message) == "".join(other.reply(message, max_tokens=5))
+            assert made.info[0] == other.last.prompt_tokens
+            assert made.length == program.state_length <= 24
+        assert other._forgotten > 0
+    with chat(24, template, max_tokens=5) as made, pytest.raises(Failed, match="the context holds"):
+        for _ in range(6):
+            made.reply("abc")
 
 
 def test_a_reply_that_is_cut_off_goes_on_or_is_left() -> None:

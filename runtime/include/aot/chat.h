@@ -37,6 +37,10 @@ typedef struct aot_chat_options_t {
   const char *const *stops;
   size_t stop_count;
   uint32_t logprobs;
+  // Where the context is full, the older half of the conversation behind the module's prefix, or
+  // behind its first token, is forgotten, and the rest is run again at its new place.  Without it,
+  // the context ends the reply.
+  bool shifts_context;
 } aot_chat_options_t;
 
 typedef struct aot_chat_info_t {
