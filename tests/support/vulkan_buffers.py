@@ -59,6 +59,8 @@ class VulkanOptions(Sized):
         ("timeout_ms", ctypes.c_uint32),
         ("own_device", POINTER(OwnDevice)),
         ("hardware_buffers", ctypes.c_bool),
+        ("log", ctypes.c_void_p),
+        ("log_user", ctypes.c_void_p),
     )
 
 

@@ -5,6 +5,7 @@
 
 #include "status.h"
 #include "system.h"
+#include "tell.h"
 #include "xxh64.h"
 
 #define CACHE_MAGIC 0x43544f41u  // "AOTC"
@@ -206,6 +207,25 @@ void aot_vk_cache_save(const aot_vk_gpu_t *gpu, const aot_allocator_t *allocator
     if (cache->was_written) cache->file_checksum = header.data_checksum;
   }
   aot_release(allocator, data, room);
+}
+
+void aot_vk_cache_tell(const aot_vk_cache_t *cache, const aot_vulkan_options_t *options,
+                       bool is_distrusted) {
+  if (cache->state == AOT_VULKAN_CACHE_USED) {
+    aot_vk_tell(options, AOT_VULKAN_INFO, "vulkan: pipelines come from %s", cache->path);
+  } else if (is_distrusted) {
+    aot_vk_tell(options, AOT_VULKAN_WARNING,
+                "vulkan: %s is removed: the driver has not come to the end of its last start",
+                cache->path);
+  } else if (cache->state == AOT_VULKAN_CACHE_IGNORED) {
+    aot_vk_tell(options, AOT_VULKAN_WARNING,
+                "vulkan: %s is ignored: it is damaged, too large, another device's, or others may "
+                "write it",
+                cache->path);
+  }
+  if (cache->was_written) {
+    aot_vk_tell(options, AOT_VULKAN_INFO, "vulkan: pipelines are written to %s", cache->path);
+  }
 }
 
 void aot_vk_cache_close(const aot_vk_gpu_t *gpu, aot_vk_cache_t *cache) {

@@ -31,6 +31,10 @@ void aot_vk_cache_open(const aot_vk_gpu_t *gpu, const aot_allocator_t *allocator
 void aot_vk_cache_save(const aot_vk_gpu_t *gpu, const aot_allocator_t *allocator,
                        aot_vk_cache_t *cache);
 
+// Tells the caller what became of the file; `is_distrusted` as for open.
+void aot_vk_cache_tell(const aot_vk_cache_t *cache, const aot_vulkan_options_t *options,
+                       bool is_distrusted);
+
 void aot_vk_cache_close(const aot_vk_gpu_t *gpu, aot_vk_cache_t *cache);
 
 #endif  // AOT_DRIVERS_VULKAN_CACHE_H_

@@ -13,6 +13,7 @@
 #include "start.h"
 #include "status.h"
 #include "system.h"
+#include "tell.h"
 
 #define UPLOAD_CHUNK_BYTES ((uint64_t)16 << 20)
 // A shader takes more workgroups along x as rows along z (aot/backends/vulkan/shader.py).
@@ -181,6 +182,7 @@ static aot_status_t create_pipelines(aot_device_t *device, const aot_vulkan_opti
       device->cache.handle, &device->allocator, error, &device->pipelines);
   if (status == AOT_OK) aot_vk_cache_save(gpu, &device->allocator, &device->cache);
   aot_vk_start_end(&start);
+  aot_vk_cache_tell(&device->cache, options, start.without_cache);
   return status;
 }
 
@@ -264,6 +266,20 @@ static void vulkan_close(aot_device_t *device) {
   aot_release(&allocator, device, sizeof *device);
 }
 
+// Which device runs the variant, or why none does.
+static void tell_of_opening(const aot_device_t *device, const aot_program_options_t *options,
+                            const aot_error_t *reason) {
+  aot_vulkan_options_t own;
+  if (aot_vulkan_take_options(options, NULL, &own) != AOT_OK) return;
+  if (reason->status == AOT_OK) {
+    aot_vk_tell(&own, AOT_VULKAN_INFO, "vulkan: %s runs %s", device->gpu.properties.deviceName,
+                device->variant->target);
+  } else {
+    aot_vk_tell(&own, AOT_VULKAN_WARNING, "%s is passed over: %s", device->variant->target,
+                reason->message);
+  }
+}
+
 static aot_status_t vulkan_open(const aot_module_t *module, const aot_variant_t *variant,
                                 const aot_program_options_t *options,
                                 const aot_allocator_t *allocator, aot_error_t *error,
@@ -276,10 +292,12 @@ static aot_status_t vulkan_open(const aot_module_t *module, const aot_variant_t 
   device->module = module;
   device->variant = variant;
   device->allocator = *allocator;
-  const aot_status_t status = set_up(device, options, error);
+  aot_error_t reason = {AOT_OK, ""};
+  const aot_status_t status = set_up(device, options, &reason);
+  tell_of_opening(device, options, &reason);
   if (status != AOT_OK) {
     vulkan_close(device);
-    return status;
+    return aot_fail(error, status, "%s", reason.message);
   }
   *out_device = device;
   return AOT_OK;

@@ -6,6 +6,7 @@
 #include "program.h"
 #include "shapes.h"
 #include "sizes.h"
+#include "tell.h"
 
 // ---- the options ----
 
@@ -192,6 +193,9 @@ static bool move(aot_program_t *program, const aot_program_options_t *options, u
   other->fallback.former = program->fallback.former;
   program->fallback.former = other;
   ++program->fallback.former_count;
+  aot_vk_tell(
+      &program->fallback.vulkan, AOT_VULKAN_WARNING, "%s: %s; the program goes on %s", target, why,
+      program->variant->target == target ? "on the device, made anew" : program->variant->target);
   return true;
 }
 
@@ -243,7 +247,7 @@ bool aot_fallback_take(aot_program_t *program, aot_status_t status, aot_error_t 
     fallback->runs_to_sound = SOUND_RUNS;
     aot_program_options_t same = fallback->options;
     same.target = program->variant->target;
-    is_taken = move(program, &same, index, "");
+    is_taken = move(program, &same, index, error->message);
   }
   if (!is_taken && fallback->may_leave) {
     is_taken = move(program, &fallback->options, index + 1, error->message);

@@ -32,6 +32,12 @@ typedef enum aot_vulkan_texels_t {
   AOT_VULKAN_TEXELS_ON = 2,       // from uniform texel buffers, a texture's way
 } aot_vulkan_texels_t;
 
+typedef enum aot_vulkan_severity_t {
+  AOT_VULKAN_INFO = 0,     // what was chosen: the device, a cache that is used or was written
+  AOT_VULKAN_WARNING = 1,  // what is done otherwise than asked: a cache that is ignored, a device
+                           // that was lost or is passed over, another variant that goes on
+} aot_vulkan_severity_t;
+
 // A device of the application's, for programs that read and write its buffers
 // (aot/vulkan_buffers.h).  The handles are *borrowed* until the last program on it is destroyed.
 typedef struct aot_vulkan_device_t {
@@ -84,6 +90,11 @@ typedef struct aot_vulkan_options_t {
   // extensions VK_ANDROID_external_memory_android_hardware_buffer and VK_EXT_queue_family_foreign
   // then.
   bool hardware_buffers;
+  // Told, with `log_user`, what the driver decides on its own, in one line; *borrowed* for the
+  // call. On the thread that makes, prepares or runs the program, whose calls return AOT_ERROR_BUSY
+  // meanwhile.  NULL: nobody is told.
+  void (*log)(void *user, aot_vulkan_severity_t severity, const char *message);
+  void *log_user;
 } aot_vulkan_options_t;
 
 typedef enum aot_vulkan_cache_state_t {
