@@ -66,8 +66,8 @@ def _opened(model: onnx.ModelProto) -> onnx.ModelProto:
 @given(models())
 @settings(max_examples=150, suppress_health_check=SLOW)
 def test_random_models_of_open_dims_compute_it_when_compiled(made: Made) -> None:
-    """Of two results that meet, and of which one has a dim of 1, it is the model's author who says
-    so (tests/unit/frontends/test_onnx_open_broadcasts.py)."""
+    """Runs whose error asks for a dim when compiling are left out: a product has a dim of 1 there,
+    and meets a longer one."""
     expected = _expected(made)
     with aot.load(aot.compile(_opened(made[0]), targets=["host"], jobs=1).to_bytes()) as program:
         try:
