@@ -1,6 +1,7 @@
 // race LIBRARIES MODEL THREADS PROMPT TOKENS TURNS: tokens a second of a prompt and behind it.
-// race read MIB TURNS: bytes a second of a loop that reads as much memory.
+// race read MIB TURNS THREADS: bytes a second of a loop that reads as much memory, a part a thread.
 // Prints the best turn as JSON. One thread is timed by the process's CPU time, more by the clock.
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
-enum { LANES = 64, AT_ONCE = 512 };
+enum { LANES = 64, AT_ONCE = 512, MOST_THREADS = 64 };
 
 static double seconds(int threads) {
   struct timespec now;
@@ -25,26 +26,51 @@ static void errors_only(enum ggml_log_level level, const char *text, void *conte
   }
 }
 
-static int read_memory(size_t bytes, int turns) {
+struct part {
+  const uint64_t *memory;
+  size_t words;
+  uint64_t sum;
+};
+
+static void *read_part(void *given) {
+  struct part *part = given;
+  uint64_t sums[LANES] = {0};
+  for (size_t i = 0; i + LANES <= part->words; i += LANES) {
+    for (size_t lane = 0; lane < LANES; lane++) {
+      sums[lane] += part->memory[i + lane];
+    }
+  }
+  for (size_t lane = 0; lane < LANES; lane++) {
+    part->sum += sums[lane];
+  }
+  return NULL;
+}
+
+static int read_memory(size_t bytes, int turns, int threads) {
   uint64_t *memory = malloc(bytes);
-  if (memory == NULL) {
+  if (memory == NULL || threads < 1 || threads > MOST_THREADS) {
     return 1;
   }
   memset(memory, 1, bytes);
+  const size_t words = bytes / sizeof(uint64_t) / (size_t)threads;
   double best = 1e9;
-  volatile uint64_t sink = 0;
   for (int turn = 0; turn < turns; turn++) {
-    uint64_t sums[LANES] = {0};
-    const double begin = seconds(1);
-    for (size_t i = 0; i < bytes / sizeof(uint64_t); i += LANES) {
-      for (size_t lane = 0; lane < LANES; lane++) {
-        sums[lane] += memory[i + lane];
+    struct part parts[MOST_THREADS] = {0};
+    pthread_t others[MOST_THREADS];
+    const double begin = seconds(threads);
+    for (int t = 0; t < threads; t++) {
+      parts[t] = (struct part){memory + (size_t)t * words, words, 0};
+      if (t > 0 && pthread_create(&others[t], NULL, read_part, &parts[t]) != 0) {
+        return 1;
       }
     }
-    for (size_t lane = 0; lane < LANES; lane++) {
-      sink += sums[lane];
+    read_part(&parts[0]);
+    volatile uint64_t sink = parts[0].sum;
+    for (int t = 1; t < threads; t++) {
+      pthread_join(others[t], NULL);
+      sink += parts[t].sum;
     }
-    const double taken = seconds(1) - begin;
+    const double taken = seconds(threads) - begin;
     best = taken < best ? taken : best;
   }
   printf("{\"bytes_per_s\": %.4g}\n", (double)bytes / best);
@@ -63,8 +89,8 @@ static int take(struct llama_context *context, llama_token *tokens, int count) {
 }
 
 int main(int count, char **arguments) {
-  if (count == 4 && strcmp(arguments[1], "read") == 0) {
-    return read_memory((size_t)atoi(arguments[2]) << 20, atoi(arguments[3]));
+  if (count == 5 && strcmp(arguments[1], "read") == 0) {
+    return read_memory((size_t)atoi(arguments[2]) << 20, atoi(arguments[3]), atoi(arguments[4]));
   }
   if (count != 7) {
     return 1;

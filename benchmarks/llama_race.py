@@ -5,9 +5,9 @@
 
 The package is llama.cpp without a build, with a library for each level of CPU;
 benchmarks/llama_programs.py says where the headers are. Both take turns, a fresh process each, with
-a loop that reads as much memory as a model has bytes: a token behind a prompt reads all weights, so
-no engine decodes faster than that where no cache holds them. One thread is timed by CPU time, which
-neighbours disturb less; the best turns count.
+a loop that reads as much memory as a model has bytes, on as many threads: a token behind a prompt
+reads all weights, so no engine decodes faster than that where no cache holds them. One thread is
+timed by CPU time, which neighbours disturb less; the best turns count.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def race(program: Path, model: Path, module: Path, options: argparse.Namespace) 
     theirs, ours, reads = [], [], []
     for _ in range(options.rounds):
         theirs.append(said(program, options.libraries.resolve(), model, *shape, TURNS))
-        reads.append(said(program, "read", max(64, size >> 20), TURNS)["bytes_per_s"])
+        read = said(program, "read", max(64, size >> 20), TURNS, options.threads)
+        reads.append(read["bytes_per_s"])
         ours.append(said(sys.executable, __file__, "--measure", module, *flags(options)))
 
     def cell(key: str) -> str:
