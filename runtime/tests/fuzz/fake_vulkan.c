@@ -213,6 +213,10 @@ static VkResult wait_idle(VkDevice device) {
   return VK_SUCCESS;
 }
 
+static VkResult wait_queue_idle(VkQueue queue) {
+  return VK_SUCCESS;
+}
+
 static void get_queue(VkDevice device, uint32_t family, uint32_t index, VkQueue *out) {
   *out = (VkQueue)(void *)placeholder;
 }
@@ -504,6 +508,7 @@ static const struct {
     FUNCTION(CreateDevice, create_device),
     FUNCTION(DestroyDevice, destroy_device),
     FUNCTION(DeviceWaitIdle, wait_idle),
+    FUNCTION(QueueWaitIdle, wait_queue_idle),
     FUNCTION(GetDeviceQueue, get_queue),
     FUNCTION(QueueSubmit, submit),
     FUNCTION(AllocateMemory, allocate_memory),
