@@ -72,6 +72,7 @@ _TEXT_EXPORTS = (
     "aot_sampler_reset",
     "aot_vocabulary_close",
     "aot_vocabulary_get_info",
+    "aot_vocabulary_get_prefix",
     "aot_vocabulary_open",
 )
 _TEXT = "aot_text.mjs"

@@ -8,6 +8,11 @@ _Static_assert(offsetof(aot_vocabulary_info_t, bos) == 8 &&
                    offsetof(aot_vocabulary_info_t, chat_template) == 32 &&
                    sizeof(aot_vocabulary_info_t) == 44,
                "aot_vocabulary_info_t");
+_Static_assert(offsetof(aot_prefix_info_t, text) == 4 && offsetof(aot_prefix_info_t, is_raw) == 8 &&
+                   offsetof(aot_prefix_info_t, tokens) == 12 &&
+                   offsetof(aot_prefix_info_t, token_count) == 16 &&
+                   sizeof(aot_prefix_info_t) == 20,
+               "aot_prefix_info_t");
 _Static_assert(offsetof(aot_encode_options_t, parses_control) == 4 &&
                    offsetof(aot_encode_options_t, is_part) == 5 &&
                    offsetof(aot_encode_options_t, plain) == 8 && sizeof(aot_encode_options_t) == 12,

@@ -3,6 +3,7 @@
 import {AotError, INTERNALS} from './aot_runtime.mjs';
 
 const INFO_BYTES = 44;  // as aot_text.c says
+const PREFIX_BYTES = 20;
 const ENCODE_BYTES = 12;
 const RENDER_BYTES = 40;
 const RENDERED_BYTES = 16;
@@ -66,6 +67,7 @@ export class Chat {
   #isRaw;  // the model has no chat template
   #system;
   #variables;
+  #prefix = [];  // tokens that raw text goes on behind
   #messages = [];
   #most;          // tokens of one call
   #read = [];     // tokens that the model has read
@@ -106,6 +108,7 @@ export class Chat {
       throw new AotError(
           'a system message and variables are the chat template\'s: the model has none',
           'argument');
+    this.#takePrefix();
     this.reset();
   }
 
@@ -266,6 +269,20 @@ export class Chat {
     return template === '';
   }
 
+  /** Conversations begin with the text that the module was compiled with. */
+  #takePrefix() {
+    const engine = this.#engine;
+    const info = engine.allocate(PREFIX_BYTES);
+    engine.view(info, 4).setUint32(0, PREFIX_BYTES, true);
+    engine.attempt(1, 'aot_vocabulary_get_prefix', this.#vocabulary, info);
+    const [text, tokens, count] = [4, 12, 16].map((at) => engine.word(info + at));
+    const isRaw = engine.bytes(info, PREFIX_BYTES)[8] !== 0;
+    if (count > 0 && isRaw && this.#isRaw)
+      this.#prefix = [...new Int32Array(engine.bytes(tokens, 4 * count).slice().buffer)];
+    if (count > 0 && !isRaw && !this.#isRaw) this.#system ??= engine.text(text);
+    engine.release(info);
+  }
+
   #count(what) { return Number(this.#engine.call(`aot_program_${what}`, this.#program)); }
 
   // ---- the prompt ----
@@ -275,10 +292,12 @@ export class Chat {
     const user = {role: 'user', content: text}, reply = {role: 'assistant', content: ''};
     if (this.length !== this.#read.length) this.reset();  // somebody else has run the model
     if (this.#isRaw) {
-      const isFirst = this.#read.length === 0;
+      const before = this.#read.length === 0 ? this.#prefix : [];
+      const isFirst = this.#read.length === 0 && before.length === 0;
+      const tokens = this.#encode(text, null, isFirst);
+      if (tokens.length === 0) throw new AotError('the prompt has no tokens', 'argument');
       this.#prefill(
-          this.#read.length, [...this.#pending, ...this.#encode(text, null, isFirst)],
-          this.#pending.length);
+          this.#read.length, [...this.#pending, ...before, ...tokens], this.#pending.length);
       return reply;
     }
     const rendered = this.#rendered([...this.#messages, user]);

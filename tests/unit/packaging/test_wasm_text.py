@@ -16,7 +16,7 @@ import pytest
 from aot.errors import RuntimeFailure, TemplateWarning
 from aot.link.module import module_bytes
 from aot.link.reader import read_module
-from aot.link.vocabulary import encode_vocabulary
+from aot.link.vocabulary import StoredPrefix, encode_vocabulary
 from aot.runtime import loader
 from aot.runtime.text import Tokeniser
 from aot.text import gguf
@@ -29,8 +29,10 @@ from tests.support.language_models import (
     NO_ROWS,
     NOT_KEPT,
     REPLY,
+    TEMPLATE,
     UNKEPT,
     language_module,
+    vocabulary,
     without_rows,
 )
 from tests.support.node import make_package, require_node, run_node
@@ -227,6 +229,28 @@ def test_what_cannot_be_is_refused(packaged: Path) -> None:
     assert errors[1] == ["argument", "the chat is in the middle of a reply"]
     assert errors[2][0] == "argument" and "temperature" in errors[2][1]
     assert goes_on == REPLY
+
+
+@pytest.mark.parametrize(("template", "is_raw"), [(TEMPLATE, False), ("", True)])
+def test_conversations_begin_with_the_module_s_prefix(
+    packaged: Path, tmp_path: Path, template: str, is_raw: bool
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(packaged.parent, copy)
+    image = language_module(40, target="wasm32", template=template).image
+    stored = StoredPrefix("bcab", is_raw, (2, 3, 1, 2), {})
+    module = replace(image, vocabulary=encode_vocabulary(vocabulary(template), stored))
+    (copy / "chat.aotm").write_bytes(module_bytes(module))
+    found = evaluate(
+        copy / packaged.name,
+        "const chat = new Chat(model);",
+        "found.push((await say(chat, 'a', { maxTokens: 2 })).join(''), chat.length);",
+        "chat.reset();",
+        "found.push((await say(chat, 'a', { maxTokens: 2 })).join(''), chat.length);",
+    )
+    # the system message with what is around it, then the message; or text alone
+    tokens = len("bcaba") if is_raw else len("<yb cab><ua><y") - 1
+    assert found == ["bc" if is_raw else "ab", tokens + 1] * 2
 
 
 def test_logits_without_rows_choose_nothing(packaged: Path, tmp_path: Path) -> None:
