@@ -382,9 +382,9 @@ def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
         return [tile for tile in all_tiles if tile[0] % 2 == 0]
     if kernel.form != "products" or not kernel.registers or kernel.is_blocked or kernel.is_across:
         return found
+    free = kernel.free_registers - kernel.unpacking - 1
     for columns in (kernel.panel // 2, *(n * kernel.panel for n in (1, 2, 3, 4))):
         vectors = columns // kernel.lanes
-        free = kernel.registers - kernel.unpacking - 1
         rows = (free - vectors) // (vectors + kernel.row_registers) if vectors else 0
         if rows > 1 and columns % kernel.lanes == 0:
             found.append((min(rows, FREE_ROWS + 2), columns))
