@@ -22,7 +22,7 @@ from aot.link.rodata import ALIGNMENT, RodataPool
 
 @dataclass(frozen=True)
 class ClassSize:
-    """Bytes of a buffer class, and of the largest operand of a dispatch that is in it, at most."""
+    """Upper bounds in bytes: of a buffer class, and of its largest operand in any dispatch."""
 
     total: int
     largest: int

@@ -202,8 +202,10 @@ def _pieces(ids: NDArray[np.int32], size: int) -> Iterator[tuple[int, NDArray[np
 def _read(
     run: _Run, piece: NDArray[np.int32], *, is_one: bool, is_first: bool
 ) -> tuple[Logits, NDArray[np.int64]]:
-    """(logits f32[N, V], whose tokens of the piece they are) of a run of a piece of the text; where
-    a run gives one row, of a run for each token, but for the first piece."""
+    """(logits f32[N, V], the tokens of the piece that they belong to) of one piece of the text.
+
+    A model that gives logits of its last token only is run token by token, except for the first
+    piece."""
     every = np.arange(len(piece))
     if not is_one:
         return run(piece), every

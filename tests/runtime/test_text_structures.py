@@ -1,5 +1,6 @@
-"""Structures of the public headers begin with their size, or say that they never grow. Those of
-text that a caller makes may be of an earlier header, or of a later one.
+"""Structures of the public headers begin with their size, or say that they never grow.
+
+A caller's structures for text may come from an earlier header, or from a later one.
 """
 
 from __future__ import annotations

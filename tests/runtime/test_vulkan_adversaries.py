@@ -146,8 +146,8 @@ def test_nan_is_kept(adversaries: tuple[str, ...], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_dispatches_are_reversed(driver: str, tmp_path: Path) -> None:
-    """Those of the samples that no barrier parts; without the barriers that there are results would
-    differ."""
+    """Dispatches between two barriers run in reversed order with the same results; without the
+    barriers the results differ."""
     entry = next(iter(entries(MOST)))
     with unordered_device() as loader, running_on(driver, tmp_path, is_overlapping=True):
         with aot.load(compiled(entry), "vulkan") as program:

@@ -84,7 +84,7 @@ def written(buffer: np.ndarray, offset: int, array: np.ndarray) -> None:
 
 
 def test_runs_in_buffers(shim: ctypes.CDLL, application: Application) -> None:
-    """Of any shape, from any byte on, and nothing is written beside the output."""
+    """Runs of several shapes read and write buffers at any byte, and nothing beside the output."""
     program = program_on(application, growing())
     handle, memory = application.buffer(8192)
     to, result = application.buffer(8192)

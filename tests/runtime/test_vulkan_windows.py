@@ -47,7 +47,7 @@ def short_range(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def layers(rows: int | str = ROWS) -> Any:
-    """Products with constants and a sum of all that they make, so that all of it is live."""
+    """A model of several products with constants, whose results are all live until their sum."""
     rng = np.random.RandomState(1)
     b = Builder()
     x = b.input("x", f"f32[{rows}, {WIDTH}]")
@@ -159,7 +159,7 @@ def test_samples_in_windows(
 
 @pytest.mark.sweep
 def test_weights_and_arena_of_more_than_128_mib(tmp_path: Path) -> None:
-    """Of 192 MiB of weights and as large an arena, on a device that binds 128."""
+    """A model of 192 MiB of weights with as large an arena runs on a device that binds 128 MiB."""
     rng = np.random.RandomState(4)
     b = Builder()
     x = b.input("x", "f32[4096, 16]")

@@ -100,8 +100,8 @@ def test_functions_that_share_names(functions: int, is_refused: bool) -> None:
 
 @pytest.mark.parametrize(("count", "is_refused"), [(900, False), (1300, True)])
 def test_segments_that_share_bytes(count: int, is_refused: bool) -> None:
-    """Parts of the constants, each of which is all of them, a MiB. Naming the damaged part reads
-    less than a GiB; a file for which it would read more is refused."""
+    """Segments that all name the same MiB of constants: the search for damage reads less than a
+    GiB in all; a file that would make it read more is refused."""
     b = Builder()
     values = np.ones((8, 32768), np.float32)
     b.output("y", b.op("matmul", b.input("x", "f32[4, 8]"), b.constant(values)))

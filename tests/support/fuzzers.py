@@ -61,7 +61,9 @@ def module_sources() -> list[Path]:
 
 
 def _cache_sources() -> list[Path]:
-    drivers = [RUNTIME / f"drivers/vulkan/{name}.c" for name in ("cache", "start", "system_posix", "tell")]
+    drivers = [
+        RUNTIME / f"drivers/vulkan/{name}.c" for name in ("cache", "start", "system_posix", "tell")
+    ]
     own = [RUNTIME / f"src/{name}.c" for name in ("alloc", "os_posix", "status", "xxh64")]
     return [*drivers, *own]
 

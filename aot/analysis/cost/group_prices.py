@@ -1,5 +1,6 @@
-"""The price of a workgroup of a GPU: what a driver splits a run by, so that no part of it keeps a
-device so long that the system ends it.
+"""The estimated time of a GPU's workgroups, by which a driver splits a run into submissions.
+
+A system ends the work of a device that is busy for seconds, so no submission may take that long.
 
 An estimate from arithmetic and traffic; decides nothing of what is computed.
 """

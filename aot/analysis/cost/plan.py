@@ -191,8 +191,11 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
 def _tile_of_columns(
     contraction: ContractionDims, target: Target, lanes: int, *, is_in_rows: bool
 ) -> RegisterTile:
-    """The register tile of a contraction on a CPU whose lanes are columns; `is_in_rows` says that
-    weights are those of groups, whose columns lie side by side."""
+    """The register tile of a contraction on a CPU, with lanes along columns.
+
+    Args:
+        is_in_rows: weights are those of groups, with columns side by side.
+    """
     is_dotted = sums_words(contraction)
     is_unpacked = unpacks_weights(contraction, target)
     strides = {window.axis: window.stride for window in contraction.windows}

@@ -116,7 +116,7 @@ class RegisterTile:
             yield columns
 
     def _heights(self, vectors: int, most: int) -> Iterator[int]:
-        """Numbers of rows that tiles of some vectors of columns may have."""
+        """Possible heights of a tile with `vectors` vectors of columns."""
         has_lanes = not isinstance(self.rows, int) or self.rows >= self.lanes
         for rows in range(1, most + 1):
             if self.across and rows != 4 and rows % 8:
@@ -170,7 +170,7 @@ class RegisterTile:
 
 
 def used_share(total: Dim, size: int) -> float:
-    """The useful fraction of tiles of `size` that cover an extent of `total`."""
+    """The useful fraction of an extent of `total`, rounded up to tiles of `size`."""
     return total / (-(-total // size) * size) if isinstance(total, int) and total else 1.0
 
 

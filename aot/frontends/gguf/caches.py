@@ -62,7 +62,8 @@ class Cache(ABC):
 
     @abstractmethod
     def grown(self, place: Place, fresh: Value) -> Value:
-        """All rows f32[..., groups, past + tokens, depth], turned, once the state has what is new.
+        """All rows of the cache, f32[..., groups, past + tokens, depth], after the state has taken
+        `fresh`; in the cache's axes, which may be rotated.
 
         Args:
             fresh: f32[..., tokens, groups, depth].
@@ -119,7 +120,7 @@ class ByteCache(Cache):
 
 class NibbleCache(Cache):
     """A cache of values in 4 bits: whole numbers from 0 to 15 times a scale, plus a minimum,
-    both f16, for each 32 neighbours of a row. Rows are turned first, so that a few large elements
+    both f16, for each 32 neighbours of a row. Rows are rotated first, so that a few large elements
     become many smaller ones. Two numbers are in a byte: that of the row's first half in its lower
     bits.
     """

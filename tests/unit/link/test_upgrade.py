@@ -1,5 +1,5 @@
-"""Modules of earlier versions, rewritten: vocabularies of version 0, and the corpus of stored
-modules, which stay what they are.
+"""`aotc upgrade` rewrites vocabularies of version 0, and leaves the corpus of stored modules as it
+is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A context that is full: with the option its older half is forgotten, and what is left is what the
-model would have read alone."""
+"""A context shift forgets the older half of a full context; the model then answers as if it had
+read the newer half alone."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CAPACITY = 24
 
 @cache
 def module(template: str = "") -> bytes:
-    """Of raw text where there is no template; token 7 ends replies, so that a bias against it lets
-    them go on."""
+    """A small language module, for raw text if `template` is empty. Token 7 ends replies, so a bias
+    against it lets them go on."""
     return language_module(CAPACITY, template=template).to_bytes()
 
 

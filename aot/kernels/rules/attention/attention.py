@@ -574,7 +574,8 @@ class _OnCpu(Elements):
         )
 
     def _taken_mix(self, acc: Scratch, r: Expr, row: Expr, vector: Expr) -> list[Stmt]:
-        """Statements that bring what query `row` has of earlier tiles into row `r` of `acc`."""
+        """Statements that load the mixed values of query `row`, of earlier tiles of keys, into row
+        `r` of `acc`."""
         count = acc.shape[1]
         if self.is_one_tile:
             return self._by_vectors(
@@ -591,8 +592,11 @@ class _OnCpu(Elements):
     def _given_mix(
         self, values: Values, first: Expr, of: tuple[Scratch, Expr, Expr], vector: Expr
     ) -> list[Stmt]:
-        """Statements that store a row of the accumulators, `of` being (these, the row in them, the
-        query of the tile that their first row has)."""
+        """Statements that store a row of the accumulators.
+
+        Args:
+            of: the accumulators, the row in them, and the tile's query in their first row.
+        """
         acc, r, base = of
         count = acc.shape[1]
         if not self.is_direct:

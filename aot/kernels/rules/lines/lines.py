@@ -174,8 +174,8 @@ class _LinesInLanes:
         return [done, more] if attrs["exclusive"] else [more, done]
 
     def scanned(self, first: Expr, width: int) -> list[Stmt]:
-        """Statements that scan `width` lines from `first`, one in each lane: square blocks of
-        elements, and ever smaller ones for what is left of the lines."""
+        """Statements that scan `width` lines from `first`, one in each lane: by square blocks of
+        elements, and by smaller blocks at the lines' ends."""
         nest = self.nest
 
         def spread(body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:

@@ -353,8 +353,8 @@ def _reduce_here(
 
 
 def _by_borders(to: _Accumulators, borders: Borders, corners: Corners, inside: Expr) -> Stmt:
-    """The loops of a vector of windows without a guard where all are `inside`, else with guards
-    at those taps at which a corner is outside."""
+    """The loops of a vector of windows: without guards if all windows are `inside`; else taps with
+    a corner outside are guarded."""
     body = to.reduce.body
     free, asking = expr.transform(body, without_guard), borders.asking(body)
     taps = {v for v, _ in to.reduce.axes}
