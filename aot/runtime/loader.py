@@ -368,6 +368,8 @@ class Program(Portable):
         self._has_strings = any(info.strings is not None for info in self.outputs)
         self._fast: FastCall | None = None
         self._written = [n for n, i in enumerate(self.inputs) if i.name in self.updates.values()]
+        have_strings = any(info.strings is not None for info in (*self.inputs, *self.outputs))
+        self._is_plain = self._are_decided and not have_strings and not self._written
 
     def _tensors(self, kind: str) -> tuple[TensorInfo, ...]:
         count = getattr(self._library, f"aot_program_{kind}_count")(self._program)
@@ -485,8 +487,7 @@ class Program(Portable):
             for number in self._written:
                 if arrays[number] is not inputs[number]:
                     inputs[number][...] = arrays[number]  # type: ignore[index]
-            is_plain = self._are_decided and not self._has_strings and not self._written
-            if is_plain and self._shapes is before:  # a shape that comes again
+            if self._is_plain and self._shapes is before:  # a shape that comes again
                 address = ctypes.addressof(error)
                 names = self._names, self._output_names
                 self._fast = fast_call(library, program.value or 0, address, arrays, found, names)

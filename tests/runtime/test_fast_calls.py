@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 import aot
 from aot.builder import Builder
 from aot.runtime import fast_calls, loader
 from aot.runtime.loader import Program
+from tests.support.onnx_models import graph_model, tensor_info
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 Y = np.array([1, 2, 3], np.int32)
@@ -113,6 +115,27 @@ def test_errors_are_the_runtimes(program: Program) -> None:
     program.close()
     with pytest.raises(aot.RuntimeFailure, match="closed"):
         program({"x": X, "y": Y})
+
+
+def test_numbers_are_no_strings_after_calls_either() -> None:
+    nodes = [
+        helper.make_node(
+            *("LabelEncoder", ["s"], ["y"]),
+            domain="ai.onnx.ml",
+            keys_strings=["a", "b"],
+            values_int64s=[10, 20],
+            default_int64=-1,
+        )
+    ]
+    model = graph_model(nodes, [tensor_info("s", [2], TensorProto.STRING)], ["y"])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    next(each for each in model.opset_import if each.domain == "ai.onnx.ml").version = 3
+    with aot.load(aot.compile(model, targets=["host"], jobs=1).to_bytes()) as program:
+        for _ in range(3):
+            found = program({"s": np.array(["b", "z"], object)})
+        np.testing.assert_array_equal(found["y"], [20, -1])
+        with pytest.raises(aot.RuntimeFailure, match="expected strings, found int"):
+            program({"s": np.array([0, 9], np.int64)})
 
 
 def test_threads_take_turns(program: Program) -> None:
