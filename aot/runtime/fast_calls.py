@@ -32,7 +32,7 @@ class FastCall(Protocol):
     def run(self, arrays: list[Any] | dict[str, Any], /) -> Any:
         """The results, in a list or by name as the arrays are; the number of the runtime's status
         where it failed, with its error in the program's; None where an array is another one than
-        was said: nothing has been done then.
+        was said, or there is no memory for a result: nothing has been run then.
         """
 
 

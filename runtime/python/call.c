@@ -128,7 +128,8 @@ static PyObject *bind_result(call_t *self, Py_ssize_t number, aot_status_t *stat
   return result;
 }
 
-// Runs the program on the inputs that views show: a list of results, or the status of what failed.
+// Runs the program on the inputs that views show: a list of results, the status of what failed, or
+// None where numpy has no memory for a result.
 static PyObject *run_program(call_t *self) {
   Py_ssize_t count = PyTuple_Size(self->results);
   PyObject *found = count < 0 ? NULL : PyList_New(count);
@@ -141,7 +142,9 @@ static PyObject *run_program(call_t *self) {
     PyObject *result = bind_result(self, n, &status);
     if (result == NULL) {
       Py_DECREF(found);
-      return NULL;
+      if (!PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
+      PyErr_Clear();
+      Py_RETURN_NONE;
     }
     (void)PyList_SetItem(found, n, result);
   }
@@ -184,7 +187,7 @@ static PyObject *by_name(call_t *self, PyObject *found) {
 }
 
 // run(arrays): the results, in a list for a list and by name for a dict; the number of a status
-// that is no success; or None where an array is not as it was.
+// that is no success; or None where an array is not as it was, or there is no memory for a result.
 static PyObject *call_run(PyObject *object, PyObject *given) {
   call_t *self = (call_t *)object;
   int is_named = PyDict_CheckExact(given);

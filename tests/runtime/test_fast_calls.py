@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -136,6 +137,35 @@ def test_numbers_are_no_strings_after_calls_either() -> None:
         np.testing.assert_array_equal(found["y"], [20, -1])
         with pytest.raises(aot.RuntimeFailure, match="expected strings, found int"):
             program({"s": np.array([0, 9], np.int64)})
+
+
+def test_results_without_memory_are_left_to_ctypes() -> None:
+    """Which says so, and names the output."""
+    script = """
+import resource
+import numpy as np
+import aot
+from aot.builder import Builder
+
+b = Builder()
+b.output("y", b.op("add", b.input("x", "f32[N]"), b.constant(np.float32(1))))
+with aot.load(aot.compile(b.module(), targets=["host"], jobs=1).to_bytes()) as program:
+    x = np.zeros(32 << 20, np.float32)
+    for _ in range(3):
+        program({"x": x})
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + (50 << 20), most))
+    try:
+        program({"x": x})
+    except aot.RuntimeFailure as failure:
+        print(failure.status, failure)
+"""
+    arguments = [sys.executable, "-c", script]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    expected = "memory output 'y': no memory for float32[33554432]\n"
+    assert (done.stdout, done.returncode) == (expected, 0), done.stderr
 
 
 def test_threads_take_turns(program: Program) -> None:
