@@ -347,6 +347,27 @@ def test_a_lost_device_is_the_applications(shim: ctypes.CDLL, application: Appli
         program.close()
 
 
+@pytest.mark.parametrize("shim", ["unified"], indirect=True)
+def test_programs_with_other_locks_share_no_device(application: Application) -> None:
+    """Each calls its own, and no longer than it is there."""
+    module = runtime_api.Module(growing())
+    own = OwnDevice.from_buffer_copy(application.device)
+    own.lock = own.unlock = None
+    programs = []
+    for device in (application.device, own):
+        vulkan = application.options()
+        vulkan.own_device = ctypes.pointer(device)
+        address = ctypes.cast(ctypes.pointer(vulkan), ctypes.c_void_p).value
+        programs.append(runtime_api.Program(module, device=2, vulkan=address))
+    programs[0].close()
+    before = application.locks()
+    x = rows(9)
+    np.testing.assert_allclose(programs[1](x)[0], growing_reference(x), atol=1e-6)
+    programs[1].close()
+    assert application.locks() == before
+    module.close()
+
+
 @pytest.mark.parametrize("shim", ["unified", "staged"], indirect=True)
 def test_programs_of_several_modules_on_one_queue(application: Application) -> None:
     """Each use of the queue is between lock and unlock, which the application counts."""

@@ -64,8 +64,9 @@ static bool is_same(const aot_vk_shared_t *a, const aot_vk_shared_t *b) {
   return a->variant == b->variant && a->texels == b->texels && a->is_any == b->is_any &&
          a->process == b->process && a->is_staged == b->is_staged &&
          a->hardware_buffers == b->hardware_buffers && a->own.device == b->own.device &&
-         a->own.queue == b->own.queue && strcmp(a->library, b->library) == 0 &&
-         strcmp(a->device, b->device) == 0;
+         a->own.queue == b->own.queue && a->own.lock == b->own.lock &&
+         a->own.unlock == b->own.unlock && a->own.user == b->own.user &&
+         strcmp(a->library, b->library) == 0 && strcmp(a->device, b->device) == 0;
 }
 
 static aot_vk_shared_t *find(const list_t *list, const aot_vk_shared_t *wanted) {
