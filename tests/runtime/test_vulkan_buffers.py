@@ -340,6 +340,9 @@ def test_a_lost_device_is_the_applications(shim: ctypes.CDLL, application: Appli
         shim.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
         if is_bound:
             assert runtime_api.failure(program.run).status == "device"
+            place = Buffer(buffer=handle, bytes=4096, offset=0)
+            for again in (partial(set_input, program, 0, x), partial(set_output, program, 0)):
+                assert runtime_api.failure(partial(again, place)).status == "device"
         else:
             program.run()
             assert program.info().device == b"cpu"

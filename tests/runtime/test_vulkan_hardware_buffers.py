@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 from collections.abc import Iterator
 from ctypes import byref
 from functools import partial
@@ -155,6 +157,25 @@ def test_whom_a_buffer_belongs_to(android: ctypes.CDLL) -> None:
     for buffer in (first, second, third):
         assert buffer.references() == 0
         buffer.release()
+
+
+@pytest.mark.parametrize("android", ["unified"], indirect=True)
+def test_the_child_of_a_fork_leaves_them_alone(android: ctypes.CDLL) -> None:
+    program = make_program()
+    first, second = HardwareBuffer(android), HardwareBuffer(android)
+    x = rows(9)
+    set_input(program, x, first)
+    set_output(program, first, 4096)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        calls = partial(set_input, program, x, second), partial(set_output, program, second)
+        found = [runtime_api.failure(call).status for call in calls]
+        os._exit(int((found, first.references()) != (["device", "device"], 2)))
+    assert os.waitpid(child, 0)[1] == 0
+    program.close()
+    first.release()
+    second.release()
 
 
 @pytest.mark.parametrize("android", ["unified"], indirect=True)

@@ -8,12 +8,22 @@
 #include "shapes.h"
 #include "sizes.h"
 #include "status.h"
+#include "system.h"
 
 static aot_status_t enter(const aot_program_t *program, aot_error_t *error) {
   AOT_TRY(aot_program_enter(program, error));
-  if (program->driver->device == AOT_FBS_DEVICE_VULKAN) return AOT_OK;
-  return aot_fail(error, AOT_ERROR_UNSUPPORTED, "the program is on the %s, not on vulkan",
-                  program->driver->name);
+  if (program->driver->device != AOT_FBS_DEVICE_VULKAN) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "the program is on the %s, not on vulkan",
+                    program->driver->name);
+  }
+  // A device that hangs may use what the input or output has still.
+  const aot_device_t *device = program->device;
+  if (!device->is_lost && device->shared->process == aot_vk_process()) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_DEVICE,
+                  device->is_lost
+                      ? "vulkan: the device is lost"
+                      : "vulkan: the device of a program is not in the child of a fork: "
+                        "make the program there");
 }
 
 static aot_status_t check_given(const void *given, const char *what, aot_error_t *error) {

@@ -4,9 +4,10 @@
 // (AOT_VULKAN); beside the loader.
 //
 // The calls fail with AOT_ERROR_UNSUPPORTED where the program is not on the Vulkan driver: ask for
-// AOT_DEVICE_VULKAN.  While one of these is set, a program whose device fails goes over to no other
-// device.  On failure the input or output stays as it was.  aot_program_set_input and
-// aot_program_set_output give an input or output the host's memory again.
+// AOT_DEVICE_VULKAN; and with AOT_ERROR_DEVICE where its device is lost, or of before a fork. While
+// one of these is set, a program whose device fails goes over to no other device.  On failure the
+// input or output stays as it was.  aot_program_set_input and aot_program_set_output give an input
+// or output the host's memory again.
 #ifndef AOT_VULKAN_BUFFERS_H_
 #define AOT_VULKAN_BUFFERS_H_
 
