@@ -43,6 +43,8 @@ struct aot_chat_t {
   token_list_t tokens;   // of a prompt
   token_list_t history;  // what the program has read, behind its first `base` tokens
   size_t forgotten;      // tokens of the conversation behind the first kept_tokens of the history
+  bool is_behind;        // a shift has failed: of the history the program has read fewer tokens
+  uint64_t read;         // then, how many
   uint64_t base;         // tokens of a state that was loaded: nobody knows their text
   int64_t most_tokens;   // of one call
   int32_t pending;       // the last token of the reply, which was not run; -1: there is none
@@ -207,6 +209,8 @@ static aot_status_t add_message(aot_chat_t *chat, aot_buffer_t *messages, const 
 // the program knows what was said, as behind one reply.
 static aot_status_t find_beginning(aot_chat_t *chat, aot_error_t *error) {
   const uint64_t length = aot_program_length(chat->program);
+  if (chat->is_behind && length == chat->read) chat->history.count = (size_t)length;
+  chat->is_behind = false;
   const bool is_known = chat->messages.count > 0 && chat->base + chat->history.count == length;
   if (is_known) return AOT_OK;
   chat->messages.count = 0;
@@ -367,25 +371,34 @@ static bool can_shift(const aot_chat_t *chat) {
          chat->history.count >= kept_tokens(chat) + 2;
 }
 
+// Runs what a shift that failed has left of the history, unless the caller has changed the state.
+static aot_status_t catch_up(aot_chat_t *chat, aot_error_t *error) {
+  const token_list_t *history = &chat->history;
+  const size_t read = (size_t)chat->read;
+  if (!chat->is_behind) return AOT_OK;
+  chat->is_behind = false;
+  if (aot_program_length(chat->program) != read) return AOT_OK;
+  const aot_status_t status = run_tokens(chat, history->items + read, history->count - read, error);
+  chat->is_behind = status != AOT_OK;
+  chat->read = aot_program_length(chat->program);
+  return status;
+}
+
 // Forgets the older half of what stands behind the first tokens, and runs the rest again.
 static aot_status_t shift(aot_chat_t *chat, aot_error_t *error) {
   token_list_t *history = &chat->history;
-  size_t kept = kept_tokens(chat);
+  const size_t kept = kept_tokens(chat);
   const size_t rest = history->count - kept, dropped = rest / 2;
+  if (aot_program_rewind(chat->program, kept, NULL) != AOT_OK) {  // windows have moved on
+    AOT_TRY(aot_program_reset(chat->program, error));
+  }
   memmove(history->items + kept, history->items + kept + dropped,
           (rest - dropped) * sizeof *history->items);
   history->count -= dropped;
   chat->forgotten += dropped;
-  if (aot_program_rewind(chat->program, kept, NULL) != AOT_OK) {  // windows have moved on
-    AOT_TRY(aot_program_reset(chat->program, error));
-    kept = 0;
-  }
-  const aot_status_t status = run_tokens(chat, history->items + kept, history->count - kept, error);
-  if (status != AOT_OK) {
-    (void)aot_program_reset(chat->program, NULL);
-    history->count = 0;
-  }
-  return status;
+  chat->read = aot_program_length(chat->program);
+  chat->is_behind = true;
+  return catch_up(chat, error);
 }
 
 // Takes out of a prompt what is forgotten of the conversation before it, more where the prompt does
@@ -495,7 +508,13 @@ static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, si
                             aot_error_t *error) {
   uint64_t used = aot_program_length(chat->program);
   chat->reply.count = 0;
-  if (used == 0) chat->pending = -1;
+  if (used == 0) {
+    chat->pending = -1;
+    chat->is_behind = false;
+    chat->history.count = 0;
+  }
+  AOT_TRY(catch_up(chat, error));
+  used = aot_program_length(chat->program);
   if (chat->base + chat->history.count != used) {
     chat->history.count = 0;
     chat->base = used;
@@ -577,6 +596,7 @@ static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char 
   // What is said next needs the reply: there is memory for it before the model goes on.
   AOT_TRY(aot_buffer_reserve(&chat->reply, 6 * (size_t)MOST_PIECE_BYTES, &chat->allocator, error));
   if (chat->pending >= 0) {
+    AOT_TRY(catch_up(chat, error));
     const bool is_full = aot_program_length(chat->program) >= aot_program_capacity(chat->program);
     if (is_full && can_shift(chat)) {
       AOT_TRY(shift(chat, error));
@@ -620,6 +640,7 @@ aot_status_t aot_chat_next(aot_chat_t *chat, aot_error_t *error, const char **ou
 
 aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error) {
   if (chat == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "the chat is NULL");
+  AOT_TRY(catch_up(chat, error));
   const bool has_room = aot_program_length(chat->program) < aot_program_capacity(chat->program);
   return chat->pending < 0 || !has_room ? AOT_OK : run_pending(chat, error);
 }

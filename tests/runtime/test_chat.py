@@ -6,14 +6,14 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
 import aot
 from aot.runtime import loader
 from aot.runtime.tensors import Sized
-from aot.runtime.text_library import CLogprob, SamplerOptions
+from aot.runtime.text_library import CLogprob, LogitBias, SamplerOptions
 from tests.support.control_lowering import compiled
 from tests.support.control_sources import CACHE
 from tests.support.language_models import (
@@ -152,6 +152,48 @@ def test_a_context_that_is_full_shifts_as_in_python(template: str) -> None:
     with chat(24, template, max_tokens=5) as made, pytest.raises(Failed, match="the context holds"):
         for _ in range(6):
             made.reply("abc")
+
+
+def endless(template: str) -> AbstractContextManager[Chat]:
+    """A chat whose replies no token ends."""
+    biases = (LogitBias * 1)(LogitBias(7, -math.inf))
+    sampling = ctypes.pointer(SamplerOptions(biases=biases, bias_count=1))
+    return chat(24, template, shifts_context=True, sampling=sampling, max_tokens=50)
+
+
+def next_is_cancelled(made: Chat) -> None:
+    cancel = library().aot_program_set_cancelled
+    cancel(made.program.handle, True, None)
+    assert "cancelled" in failure(lambda: next(made.pieces())).message
+    cancel(made.program.handle, False, None)
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, ""])
+def test_a_shift_that_is_cancelled_is_done_by_the_next_call(template: str) -> None:
+    with endless(template) as made, endless(template) as other:
+        for message in ("abc", "cab"):
+            expected = other.reply(message)
+            made.say(message)
+            pieces = []
+            while made.end == 0:
+                if made.length == 24:
+                    next_is_cancelled(made)
+                    next_is_cancelled(made)
+                pieces += made.pieces(1)
+            assert ("".join(pieces), made.length) == (expected, other.length)
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, ""])
+def test_a_message_follows_a_shift_that_was_cancelled(template: str) -> None:
+    with endless(template) as made, endless(template) as other:
+        for each in (made, other):
+            each.say("abc")
+            while each.length < 24:
+                assert list(each.pieces(1))
+        next_is_cancelled(made)
+        assert list(other.pieces(1))
+        assert made.reply("cab") == other.reply("cab")
+        assert made.length == other.length - 1  # whose first reply has one more
 
 
 def test_a_reply_that_is_cut_off_goes_on_or_is_left() -> None:
