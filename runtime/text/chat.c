@@ -456,9 +456,15 @@ static aot_status_t run_prompt(aot_chat_t *chat, size_t *out_count, aot_error_t 
   return run_tokens(chat, chat->tokens.items + shared, *out_count, error);
 }
 
+static aot_status_t check_tokens(const aot_chat_t *chat, aot_error_t *error) {
+  if (chat->tokens.count > 0) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_ARGUMENT, "the prompt has no tokens");
+}
+
 static aot_status_t say(aot_chat_t *chat, const char *text, size_t bytes, size_t *out_count,
                         aot_error_t *error) {
   AOT_TRY(encode_message(chat, text, bytes, error));
+  AOT_TRY(check_tokens(chat, error));
   AOT_TRY(aot_buffer_reserve(&chat->reply, 1, &chat->allocator, error));
   const size_t forgotten = shift_prompt(chat);
   const aot_status_t status = run_prompt(chat, out_count, error);
@@ -521,9 +527,7 @@ static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, si
   }
   const bool has_prefix = chat->has_prefix && used == 0;
   AOT_TRY(encode(chat, text, NULL, bytes, used == 0 && !has_prefix, error));
-  if (chat->tokens.count == 0) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "the prompt has no tokens");
-  }
+  AOT_TRY(check_tokens(chat, error));
   if (has_prefix) AOT_TRY(put_prefix_first(chat, error));
   *out_count = chat->tokens.count + (chat->pending >= 0 ? 1u : 0u);
   const uint64_t capacity = aot_program_capacity(chat->program);

@@ -196,6 +196,16 @@ def test_a_message_follows_a_shift_that_was_cancelled(template: str) -> None:
         assert made.length == other.length - 1  # whose first reply has one more
 
 
+def test_a_prompt_without_tokens_is_refused_after_a_shift() -> None:
+    template = "{% if messages[-1].content != 'c' %}" + TEMPLATE + "{% endif %}"
+    with chat(24, template, shifts_context=True, max_tokens=5) as made:
+        for message in ("abc", "bca", "abc", "cab"):
+            made.reply(message)
+        found = failure(lambda: made.say("c"))
+        assert (found.status, found.message) == ("argument", "the prompt has no tokens")
+        assert made.reply("ab")
+
+
 def test_a_reply_that_is_cut_off_goes_on_or_is_left() -> None:
     with chat() as made:
         made.say("a")
