@@ -54,7 +54,8 @@ AOT_API aot_status_t aot_vulkan_set_output_buffer(aot_program_t *program, size_t
 // input or output gets another buffer of a GPU, or the program is destroyed.  Who else uses it is
 // done when a run begins, and waits for its end.  Fails as above, with AOT_ERROR_ARGUMENT for
 // another format or usage, and with AOT_ERROR_UNSUPPORTED where the program was made without
-// options.hardware_buffers or the system has no such buffers.
+// options.hardware_buffers or the system has no such buffers.  That places overlap is not noticed
+// here: bytes that two outputs share are those of either.
 AOT_API aot_status_t aot_vulkan_set_input_hardware_buffer(aot_program_t *program, size_t index,
                                                           const aot_tensor_t *tensor,
                                                           struct AHardwareBuffer *buffer,
