@@ -34,7 +34,7 @@ def equal_twin(function: Function) -> tuple[Function, Dim] | None:
                 return None
             if wider.setdefault(name, wanted) != wanted or name in symbols(wanted):
                 return None
-            rooms.append(difference(wanted, dim))
+            rooms += (difference(wanted, dim), difference(dim, wanted))  # 0 and 1 may meet, too
     if not rooms or any(symbols(dim) & wider.keys() for dim in wider.values()):
         return None
     made = _with_dims(function, lambda dim: substitute(dim, wider))

@@ -108,6 +108,21 @@ def test_no_elements_meet_one(name: str, extents: tuple[int, ...]) -> None:
     assert found.shape == expected.shape
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("more", ["Softmax", "Tanh"])
+@pytest.mark.parametrize(("x", "y"), [(1, 0), (1, 3), (3, 3)])
+def test_a_result_of_one_element_stands_beside_what_it_meets(more: str, x: int, y: int) -> None:
+    nodes: Nodes = [("Exp", "x", "e"), (more, "y", "m"), ("Add", "e m", "z")]
+    made = [helper.make_node(op, names.split(), [out]) for op, names, out in nodes]
+    model = graph_model(
+        made, [tensor_info("x", ["X"]), tensor_info("y", ["Y"])], ["e", "z"], opset=18
+    )
+    feeds = {"x": np.full(x, 0.5, np.float32), "y": np.full(y, 0.2, np.float32)}
+    with aot.load(aot.compile(model, targets=["host"], jobs=1).to_bytes()) as program:
+        for found, expected in zip(program(feeds).values(), ort_run(model, feeds), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, strict=True)
+
+
 def test_other_extents_are_refused_by_name() -> None:
     model = _model(CASES["sum"])
     with aot.load(aot.compile(model, targets=["host"], jobs=1).to_bytes()) as program:
