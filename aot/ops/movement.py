@@ -235,7 +235,7 @@ def _broadcasts(call: Call) -> bool:
     if len(old) > len(new):
         return False
     return all(
-        a == 1 or call.equal(a, b, "broadcast_to: dims that are not 1 stay")
+        a == 1 or call.equal(a, b, f"broadcast_to: {BROADCAST}")
         for a, b in zip(old, new[len(new) - len(old) :], strict=True)
     )
 

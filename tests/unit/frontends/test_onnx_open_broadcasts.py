@@ -145,6 +145,15 @@ def test_a_result_of_much_work_keeps_its_dims() -> None:
             program(feeds)
 
 
+def test_a_product_that_an_expansion_would_repeat_is_refused_with_what_to_do() -> None:
+    nodes: Nodes = [("MatMul", "x weights", "p"), ("Shape", "y", "s"), ("Expand", "p s", "z")]
+    model = _model(nodes)
+    with aot.load(aot.compile(model, targets=["host"], jobs=1).to_bytes()) as program:
+        text = "operands broadcast: .* for inputs in which one is 1, give their dims"
+        with pytest.raises(aot.RuntimeFailure, match=text):
+            program({"x": np.ones((3, 5), np.float32), "y": np.ones((1, 4), np.float32)})
+
+
 @pytest.mark.parametrize("channels", [8, 6])
 def test_depth_to_space_of_open_channels_takes_multiples(channels: int) -> None:
     node = helper.make_node("DepthToSpace", ["x"], ["z"], name="d", blocksize=2)
