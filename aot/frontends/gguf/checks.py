@@ -65,16 +65,26 @@ def _keys(model: Model) -> Iterator[str]:
         yield f"key {model.name + '.' + key!a} is not read{_likely(key, known, model.name + '.')}"
 
 
-def _likely(name: str, known: Collection[str], prefix: str = "", suffix: str = "") -> str:
+def _likely(name: str, known: Collection[str], prefix: str = "") -> str:
     found = nearest(name, known)
-    return f", the nearest that is: {prefix + found + suffix!r}" if found else ""
+    return f", the nearest that is: {prefix + found!r}" if found else ""
+
+
+def _likely_tensor(name: str, known: Collection[str]) -> str:
+    """As `_likely`: the tensor whose name is the nearest before its last part, such as `weight`,
+    and then in this one."""
+    stem = nearest(_stem(name), {_stem(other) for other in known})
+    return _likely(name, [other for other in known if stem and _stem(other) == stem])
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _tensors(file: GgufFile, needed: Mapping[str, Needed]) -> Iterator[str]:
+    absent = [name for name in needed if name not in file.tensors]
     for name in sorted(set(file.tensors) - set(needed)):
-        stem, _, kind = name.rpartition(".")
-        known = [n.rpartition(".")[0] for n in needed if n not in file.tensors]
-        yield f"tensor {name!a} is not read{_likely(stem, known, suffix='.' + kind)}"
+        yield f"tensor {name!a} is not read{_likely_tensor(name, absent)}"
     has_types = True
     for name, wanted in needed.items():
         found = file.tensors.get(name)

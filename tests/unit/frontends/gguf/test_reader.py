@@ -114,6 +114,10 @@ def test_tensors_that_are_missing_or_of_other_shapes() -> None:
         "  tensor 'blk.0.ffn_up.weight' is missing"
     )
     assert said(renamed) == f"model: is not as the architecture llama has it (2):\n{missing}"
+    ended = patched(key("blk.0.ffn_up.weight"), key("blk.0.ffn_up.weighs"))
+    assert said(ended) == f"model: is not as the architecture llama has it (2):\n{missing}".replace(
+        "ffn_xx.weight", "ffn_up.weighs"
+    )
     at = FILE.index(key("blk.0.ffn_up.weight")) + 8 + 19 + 4
     model = FILE[:at] + struct.pack("<QQ", 4, 16) + FILE[at + 16 :]
     assert said(model) == (
