@@ -118,7 +118,9 @@ def verify_text(
         tokens: of the text that are read, as far as the module's context holds them.
         tolerance: the largest mean KL divergence that counts as agreement, in nats; by default
             DIVERGENCE.
-        device, target, entry: as `load` takes them.
+        device: as `load` takes it.
+        target: as `load` takes it.
+        entry: as `load` takes it.
 
     Raises:
         CompileError: the model can't be compiled.

@@ -17,7 +17,8 @@ typedef struct aot_replacements_t {
 // The table of a vocabulary; without nodes where it has none.
 aot_replacements_t aot_replacements_open(const aot_vocabulary_t *vocabulary);
 
-// Whether the replacements are none, or SentencePiece's table with texts of UTF-8 of at most 1024 bytes.
+// Whether the replacements are none, or SentencePiece's table with texts of UTF-8 of at most 1024
+// bytes.
 bool aot_is_replacement_table(const aot_vocabulary_t *vocabulary);
 
 // The longest start of `text` that is replaced, whole characters by whole characters, and by what:
