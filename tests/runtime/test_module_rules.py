@@ -21,7 +21,11 @@ from tests.support.module_rules import BREAKS, CPU, broken, places_of, whole_mod
 from tests.support.runtime_modules import fbs, stamp, with_structure
 from tests.support.two_readers import reader_failure, reading_for_gpus, runtime_failure
 
-OF_VOCABULARY = ("Vocabulary", "ChatRole")  # a structure of its own: test_vocabulary.py
+OF_VOCABULARY = (
+    "Vocabulary",
+    "ChatRole",
+    "PrefixState",
+)  # a structure of its own: test_vocabulary.py
 
 
 def test_the_whole_module_is_taken() -> None:

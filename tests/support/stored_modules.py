@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx.parser
 
 import aot
+from aot.backends.vulkan import backend
 from aot.link import module_fbs as fbs
 from aot.link.module import module_bytes
 from aot.link.reader import read_module
@@ -154,6 +156,13 @@ def _updating() -> bytes:
     return module(program, numbers[:1], numbers[1:], kernels=("scale",)).to_bytes()
 
 
+def _windows() -> bytes:
+    """Dense layers with a binding of its own for each operand on a GPU, as in models whose weights
+    are larger than a device binds at once."""
+    with patch.multiple(backend, WINDOW_BYTES=64, MOST_WINDOW_OPERAND_BYTES=1 << 16):
+        return aot.compile(_parsed(DENSE), targets=["vulkan-1.1", "x86-64-v2"]).to_bytes()
+
+
 def _with_more() -> bytes:
     """A vocabulary and metadata."""
     image = read_module(aot.compile(_parsed(DENSE), targets=TARGETS, strip=True).to_bytes())
@@ -256,6 +265,7 @@ CORPUS = {
     "gpu-and-cpu": Stored(
         DENSE, [{"x": _numbers(2, 4)}], {"targets": ["vulkan-1.1", "x86-64-v2"], "strip": False}
     ),
+    "gpu-windows": Stored(_windows, [{"x": _numbers(2, 4)}]),
     "several-entries": Stored(_several, [{"x": _numbers(2, 4)}], {}, None),
     "vocabulary-and-metadata": Stored(_with_more, [{"x": _numbers(2, 4)}]),
     "instructions": Stored(
