@@ -148,9 +148,9 @@ def test_lanes_keep_what_a_driver_sees_as_few_iterations(monkeypatch: pytest.Mon
     kernels: list[Kernel] = []
     real = backend.compile_kernel
 
-    def compile_kernel(kernel: Kernel, target: Any) -> Any:
+    def compile_kernel(kernel: Kernel, *given: Any) -> Any:
         kernels.append(kernel)
-        return real(kernel, target)
+        return real(kernel, *given)
 
     monkeypatch.setattr(backend, "compile_kernel", compile_kernel)
     aot.compile(Module([b.function()]), targets=["vulkan-1.1"])

@@ -68,6 +68,8 @@ BREAKS: dict[str, list[Change]] = {
         for name in ("bos", "eos", "unknown")
     },
     "Vocabulary.end_tokens must be tokens": [_put(endTokens=[1, 258])],
+    "Vocabulary.prefix_is_raw must be 0 or 1": [_put(prefixIsRaw=2)],
+    "Vocabulary.prefix_tokens must be tokens": [_put(prefixTokens=[1, 258])],
     "Vocabulary.symbol_ends must be fewer than 2^21": [
         _put(symbolEnds=np.zeros(1 << 21, np.uint32), lookup=np.zeros(1 << 22, np.uint32))
     ],

@@ -15,7 +15,7 @@ from aot.backends.vulkan.backend import VulkanBackend
 from aot.builder import Builder
 from aot.errors import UnsupportedError
 from aot.ir.graph import Module
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import BufferClass, Kernel
 from aot.link.image import Device
 from aot.options import CompileOptions, Progress, no_progress
 from aot.target import selection as targets
@@ -42,8 +42,9 @@ class Refusing(VulkanBackend):
         target: Target,
         progress: Progress,
         why_too_long: WhyTooLong = never_too_long,
+        windowed: frozenset[BufferClass] = frozenset(),
     ) -> Code:
-        made = super().compile(kernels[1:], target, progress, why_too_long)
+        made = super().compile(kernels[1:], target, progress, why_too_long, windowed)
         return replace(made, refused={kernels[0].name: "it is the first"})
 
 

@@ -261,8 +261,8 @@ def test_a_model_computes_small_images_directly() -> None:
 
 @pytest.mark.parametrize(("channels", "more"), [(64, 1.7), (512, 1)])
 def test_rounding_is_hardly_more_than_that_of_direct_sums(channels: int, more: float) -> None:
-    """In float32, against the convolutions in float64: 1.4 times as much with AVX-512, 1.6 times with
-    AVX2, whose direct sums round less."""
+    """In float32, against the convolutions in float64: 1.4 times as much with AVX-512, and 1.6
+    times with AVX2, whose direct sums round less."""
     x = np.random.default_rng(5).standard_normal((1, channels, 16, 16)).astype(np.float32)
     (exact,) = run(graph_of(channels, 32, 16, "f64").main, [x.astype(np.float64)])
     errors = {}
