@@ -76,7 +76,7 @@ AOT_API void aot_chat_destroy(aot_chat_t *chat);  // NULL is fine
 // Lets the model read a message.  Fails where it is no UTF-8, where the module has no chat template
 // (AOT_ERROR_UNSUPPORTED) or that fails or refuses the conversation (AOT_ERROR_ARGUMENT), and where
 // it is longer than what is left of the context (AOT_ERROR_CAPACITY); the conversation is as it was
-// then.
+// then, but for its older half, which a shift of the context may have forgotten.
 AOT_API aot_status_t aot_chat_say(aot_chat_t *chat, const char *text, size_t bytes,
                                   aot_error_t *error);
 
