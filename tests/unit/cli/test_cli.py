@@ -175,6 +175,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "tune_runner": "ssh board aot-run",
         "tune_cache": "t.jsonl",
         "dump_ir": "ir",
+        "prefix": None,
         "progress": None,
         "details": True,
     }

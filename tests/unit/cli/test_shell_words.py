@@ -26,7 +26,8 @@ PAGES = sorted(
     )
     for path in folder.glob(pattern)
 )
-SOURCES = sorted([*(ROOT / "aot").rglob("*.py"), *(ROOT / "samples").rglob("*.py")])
+TABLES = ROOT / "aot" / "frontends" / "gguf" / "grids.py"  # bytes as text, no words
+SOURCES = sorted({*(ROOT / "aot").rglob("*.py"), *(ROOT / "samples").rglob("*.py")} - {TABLES})
 # an option with its value, but no redirection or comment behind it, or NAME=SHAPE anywhere
 ARGUMENT = re.compile(
     r"(?<![\w'\"])--[a-z][a-z-]*[ =](?P<value>(?![>#] )[^\s`]+)"

@@ -259,7 +259,7 @@ def test_a_command_loads_what_it_needs(model: Path, arguments: list[str], absent
     assert absent & set(result.stderr.split()) == set()
 
 
-LOADER = ("contents", "loader", "protocols", "tensors")
+LOADER = ("contents", "fast_calls", "loader", "protocols", "tensors")
 
 
 def test_loading_a_module_imports_nothing_of_the_compiler(model: Path) -> None:
@@ -294,7 +294,8 @@ def test_a_compile_loads_no_other_command(model: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ).stdout.split()
     assert {m for m in shown if m.startswith("aot.cli")} == {
-        *("aot.cli", "aot.cli.main", "aot.cli.commands", "aot.cli.compile", "aot.cli.text")
+        *("aot.cli", "aot.cli.main", "aot.cli.commands", "aot.cli.compile", "aot.cli.text"),
+        "aot.cli.text_verification",
     }
     others = ("runtime", "tools", "packaging", "report")
     assert not {f"aot.{name}" for name in others} & set(shown)
