@@ -19,6 +19,7 @@ from typing import NamedTuple
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import is_across
 from aot.analysis.cost.dots import unpacks_weights
+from aot.analysis.cost.few_columns import SUMS
 from aot.analysis.cost.plan import (
     FAR_ROWS,
     Plan,
@@ -327,7 +328,7 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
         is_far = any(dynamic) and passing > 1 and are_far(weights, kernel.cache_bytes)
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
-            step = winograd.product_cost(rows, vectors)
+            step = winograd.product_cost(rows, vectors, SUMS)
             if kernel.is_by_lane:
                 step += LANE_LOAD_COST * (rows + vectors)
             if is_far:

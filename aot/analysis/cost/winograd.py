@@ -42,9 +42,8 @@ FILTER, INPUT, OUTPUT = 220, 310, 300
 READ_COST, PRODUCTS_A_LANE = 0.5, 2.7
 # workgroups that a convolution should have at least
 LEAST_WORKGROUPS = 2
-# sums that must be under way for an addition's latency not to show: 6 took 1.3 times as long a
-# product as 12 did, 4 took 1.8 to 2.0 (x86-64-v3)
-LEAST_SUMS = 8
+# sums that must be under way for an addition's latency not to show, in Winograd's products
+LEAST_SUMS = 6
 # what a load costs beside a multiply-add of a register tile, where the two overlap
 LOAD_COST = 0.1
 # what it costs more in Winograd's products, whose operands come from further away than the nearest
@@ -234,10 +233,10 @@ def cost(
     )
 
 
-def product_cost(rows: int, vectors: float) -> float:
+def product_cost(rows: int, vectors: float, least: int = LEAST_SUMS) -> float:
     """The cost of one outer product in a register tile, in Winograd's algorithm or a plain
-    contraction."""
-    return max(rows * vectors, LEAST_SUMS) + LOAD_COST * (rows + vectors)
+    contraction, where as many as `least` sums must be under way."""
+    return max(rows * vectors, least) + LOAD_COST * (rows + vectors)
 
 
 def _number(dim: Dim) -> int:
