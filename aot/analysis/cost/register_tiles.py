@@ -85,9 +85,10 @@ class RegisterTile:
             vectors = columns // self.lanes
             for rows in self._heights(vectors, most):
                 used = used_share(self.rows, rows) * used_share(self.columns, columns)
-                # within a twentieth what is loaded less often wins
                 reuse = rows * vectors / (self._row_vectors(rows)[1] + vectors)
-                score = (round(20 * self._busy(rows, vectors) * used), reuse * used)
+                busy = self._busy(rows, vectors, reuse)
+                # within a twentieth what is loaded less often wins
+                score = (round(20 * busy * used), reuse * used)
                 if score > best_score:
                     best, best_score = (rows, columns), score
         return best
@@ -151,9 +152,8 @@ class RegisterTile:
         held = -(-rows // self.lanes) if self.together else rows if self.by_lane else 0
         return held, rows / self.lanes if held else rows
 
-    def _busy(self, rows: int, vectors: int) -> float:
-        """The share of the time in which multipliers work."""
-        reuse = rows * vectors / (self._row_vectors(rows)[1] + vectors)
+    def _busy(self, rows: int, vectors: int, reuse: float) -> float:
+        """The share of the time in which multipliers work; `reuse` is products for each load."""
         busy = min(1.0, reuse / self.loads)
         if self.hides:
             busy = min(busy, rows * vectors / SUMS)
