@@ -37,7 +37,6 @@ from aot.cli.compile import (
     write_reports,
 )
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_mapping
-from aot.cli.text_verification import reads_text, report_text, text_of, text_options
 from aot.errors import (
     AdviceWarning,
     AotError,
@@ -267,7 +266,21 @@ def run(
     "roundings explain: the model's own, and those of --storage, --arithmetic and --activations. "
     "Of a text, the largest mean KL divergence in nats. Default: 0.01.",
 )
-@text_options
+@click.option(
+    "--text",
+    "text_file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="A text that a language model reads. Default: pages of a novel that come along, "
+    "unless --input, --shape, --against, --steps or --noise asks for logits.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=2),
+    default=512,
+    show_default=True,
+    help="Of a text, how many are read at most.",
+)
 @click.option(
     "--noise",
     is_flag=True,
@@ -314,6 +327,8 @@ def verify(
       aotc verify SmolLM2.gguf --cache-type int8
       aotc verify SmolLM2.gguf --context 64 --shape tokens=12 --shape tokens=1
     """
+    from aot.cli.text_verification import reads_text, report_text, text_of
+
     values = to_mapping(input_values, "--input-value")
     is_module = is_compiled(source)
     if is_module and model is None:

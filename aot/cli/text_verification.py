@@ -6,7 +6,7 @@ Owns when a text is what a module is verified with, and the words of the outcome
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,29 +17,6 @@ from aot.frontends import registry
 if TYPE_CHECKING:
     from aot.options import DeviceName
     from aot.tools.text_verification import TextVerification
-
-
-def text_options(command: Any) -> Any:
-    """Adds `--text` and `--tokens` to a command."""
-    for option in (
-        click.option(
-            "--tokens",
-            type=click.IntRange(min=2),
-            default=512,
-            show_default=True,
-            help="Of a text, how many are read at most.",
-        ),
-        click.option(
-            "--text",
-            "text_file",
-            type=click.Path(dir_okay=False),
-            metavar="FILE",
-            help="A text that a language model reads. Default: pages of a novel that come along, "
-            "unless --input, --shape, --against, --steps or --noise asks for logits.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 def reads_text(path: str, model: str, device: DeviceName, entry: str | None) -> bool:
