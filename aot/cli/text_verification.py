@@ -13,6 +13,7 @@ import click
 from aot.cli.text import table
 from aot.errors import CompileError
 from aot.frontends import registry
+from aot.ir import input_files
 
 if TYPE_CHECKING:
     from aot.options import DeviceName
@@ -39,11 +40,12 @@ def text_of(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return input_files.text(file)
     except UnicodeDecodeError as error:
         raise CompileError(f"{file} is not UTF-8: byte {error.start} is wrong") from error
-    except OSError as error:
-        raise CompileError(f"cannot read {file}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CompileError(f"cannot read {file}: {reason}") from error
 
 
 def report_text(result: TextVerification) -> None:
