@@ -204,10 +204,10 @@ def _pieces(ids: NDArray[np.int32], size: int) -> Iterator[tuple[int, NDArray[np
 def _read(
     run: _Run, piece: NDArray[np.int32], *, is_one: bool, is_first: bool
 ) -> tuple[Logits, NDArray[np.int64]]:
-    """(logits f32[N, V], the tokens of the piece that they belong to) of one piece of the text.
+    """Runs one piece of the text: (logits f32[N, V], i64[N]: places of their tokens in the piece).
 
-    A model that gives logits of its last token only is run token by token, except for the first
-    piece."""
+    With `is_one`, a run gives logits for its last token only; then each token is a run, except in
+    the first piece."""
     every = np.arange(len(piece))
     if not is_one:
         return run(piece), every

@@ -23,8 +23,8 @@ _LIGHT = (Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE)
 def spread_operands(
     rewriter: Rewriter, operands: Sequence[Value | None], origin: str, last: int = 0
 ) -> list[Value | None]:
-    """The operands of an op that broadcasts, with a `spread` op around those whose open dims may be
-    1 in a run.
+    """The operands of a broadcasting op. Each operand with an open dim that a run may set to 1 gets
+    a `spread` op.
 
     Args:
         last: trailing dims that do not broadcast, such as those of a matrix product.

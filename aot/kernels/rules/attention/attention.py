@@ -574,8 +574,7 @@ class _OnCpu(Elements):
         )
 
     def _taken_mix(self, acc: Scratch, r: Expr, row: Expr, vector: Expr) -> list[Stmt]:
-        """Statements that load the mixed values of query `row`, of earlier tiles of keys, into row
-        `r` of `acc`."""
+        """Statements that load the sums of query `row` over earlier tiles into row `r` of `acc`."""
         count = acc.shape[1]
         if self.is_one_tile:
             return self._by_vectors(
